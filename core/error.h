@@ -1,6 +1,6 @@
-// Errors and the exit codes they stand for. Every message says what was wrong, where, and what would
-// be right, as "[where] what; remedy". Nothing here prints or exits: `main` does, once per process.
-// Read next: dtype.h.
+// Errors and the exit codes they stand for. Every message says what was wrong, where, and what
+// would be right, as "[where] what; remedy". Nothing here prints or exits: `main` does, once per
+// process. Read next: dtype.h.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,9 @@ enum class Exit {
   usage = 64,     // wrong command line
   data = 65,      // unreadable, truncated or foreign input file
   internal = 70,  // a broken invariant of Lockstep itself
-  restart = 75,   // the same command may be run again: peer lost, watchdog, signal after a checkpoint
-  config = 78,    // the run config, or what it asks of this machine
+  restart =
+      75,       // the same command may be run again: peer lost, watchdog, signal after a checkpoint
+  config = 78,  // the run config, or what it asks of this machine
 };
 
 class Error : public std::runtime_error {
