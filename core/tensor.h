@@ -94,6 +94,13 @@ class Tensor {
 
 std::string to_string(const Tensor& t);  // "bf16[2, 3]", for messages
 
+// How modules, optimizers, the gradient exchange and checkpoints speak of parameters and their
+// state.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
 template <class T>
 T* Tensor::data() const {
   check(dtype() == dtype_of<T>(), "[tensor] data<{}>() of {}", name_of(dtype_of<T>()),

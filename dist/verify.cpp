@@ -1,0 +1,45 @@
+// Comparing ranks. Read next: data_parallel.cpp.
+#include "dist/verify.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace lockstep {
+
+namespace {
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string_view line_at(std::string_view text, size_t at) {
+  const size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
+  const size_t end = text.find('\n', at);
+  return begin >= text.size() ? "(nothing)" : text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+void check_same(Communicator& communicator, std::string_view what, const std::string& lines) {
+  const auto all = communicator.all_gather_bytes(std::as_bytes(std::span(lines)));
+  const std::string_view first = text_of(all[0]);
+  for (int r = 1; r < communicator.size(); ++r) {
+    const std::string_view other = text_of(all[r]);
+    if (other == first) continue;
+    const size_t at =
+        std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin();
+    const Topology& where = communicator.topology();
+    fail(Exit::config, "[{}] {} has \"{}\" where {} has \"{}\"; all ranks must run the same", what,
+         where.describe(r), line_at(other, at), where.describe(0), line_at(first, at));
+  }
+}
+
+std::string describe_with_hashes(std::span<const NamedTensor> tensors) {
+  std::string lines;
+  for (const auto& [name, t] : tensors)
+    lines += fmt::format("{} {} {:016x}\n", name, to_string(t), XXH3_64bits(t.raw(), t.bytes()));
+  return lines;
+}
+
+}  // namespace lockstep

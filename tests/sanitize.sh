@@ -1,0 +1,13 @@
+#!/bin/bash
+# Builds with a sanitizer and runs tests under it: sanitize.sh address,undefined|thread BUILD_FOLDER [ctest arguments].
+# Called as a soak test.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+kind=$1 folder=$2
+shift 2
+"$root/examples/build.sh" "$folder" -DLOCKSTEP_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:halt_on_error=1
+ctest --test-dir "$folder" --output-on-failure -j 2 "$@"
