@@ -99,6 +99,11 @@ struct Div {
   LOCKSTEP_HD float grad_a(float, float b) const { return 1.0f / b; }
   LOCKSTEP_HD float grad_b(float a, float b) const { return -a / (b * b); }
 };
-using Binary = std::variant<Add, Sub, Mul, Div>;
+struct Equal {
+  LOCKSTEP_HD float operator()(float a, float b) const { return a == b ? 1.0f : 0.0f; }
+  LOCKSTEP_HD float grad_a(float, float) const { return 0.0f; }
+  LOCKSTEP_HD float grad_b(float, float) const { return 0.0f; }
+};
+using Binary = std::variant<Add, Sub, Mul, Div, Equal>;
 
 }  // namespace lockstep
