@@ -26,6 +26,15 @@ inline void set_num_threads([[maybe_unused]] int n) {
 #endif
 }
 
+// Inside a loop: which of the num_threads() threads this is, to pick its own scratch memory.
+inline int thread_index() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
 // body(i) for i in [0, n), in any order, on any thread.
 template <class Body>
 void parallel_for(int64_t n, Body&& body) {

@@ -51,4 +51,12 @@ constexpr uint64_t stream_key(uint64_t seed, std::string_view name) {
   return h ^ (h >> 31);
 }
 
+// Dropout's random words for elements 4 group .. 4 group + 3 of a global sample in one step; an
+// element is dropped if to_unit_float of its word is below p.
+LOCKSTEP_HD constexpr std::array<uint32_t, 4> dropout_words(uint64_t stream, int32_t step,
+                                                            int64_t sample, int64_t group) {
+  const uint64_t lo = static_cast<uint64_t>(group) | static_cast<uint64_t>(step) << 32;
+  return Philox(stream)(lo, static_cast<uint64_t>(sample));
+}
+
 }  // namespace lockstep

@@ -1,0 +1,172 @@
+// Matrix products by oneDNN's matmul primitive. A primitive is built once per shape and kept by the
+// thread that uses it: one object run by two threads at once gives wrong results. Fp32 stays fp32
+// whatever DNNL_DEFAULT_FPMATH_MODE says. Read next: attention.cpp, which has products of its own.
+#include <array>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+#include "core/cpu/cpu_backend.h"
+#include "core/cpu/rows.h"
+
+namespace lockstep {
+
+namespace {
+
+using Dims = dnnl::memory::dims;
+
+dnnl::memory::data_type dnnl_type(DType t) {
+  check(t == DType::f32 || t == DType::bf16, "[gemm] {} operand; f32 and bf16 are right",
+        name_of(t));
+  return t == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+// A matrix operand [batch, rows, columns]. Strides of dimensions of size 1 mean nothing in a
+// Tensor; here they are set so that one of the last two is 1, as oneDNN wants.
+struct Matrix {
+  DType type;
+  int64_t batch, rows, columns, batch_stride, row_stride, column_stride;
+
+  explicit Matrix(const Tensor& t) : type(t.dtype()) {
+    const int d = t.ndim();
+    check(d == 2 || d == 3, "[gemm] operand {}; a matrix or a batch of them is right",
+          to_string(t));
+    batch = d == 3 ? t.dim(0) : 1;
+    rows = t.dim(-2), columns = t.dim(-1);
+    row_stride = t.strides()[d - 2], column_stride = t.strides()[d - 1];
+    if (columns == 1) column_stride = 1;
+    if (rows == 1) row_stride = column_stride == 1 ? columns : 1;
+    if (columns == 1) row_stride = std::max<int64_t>(row_stride, 1);
+    batch_stride = batch == 1 ? rows * columns : t.strides()[0];
+    check(row_stride == 1 || column_stride == 1, "[gemm] strides {} of {}; one has to be 1",
+          to_string(t.strides()), to_string(t));
+  }
+  dnnl::memory::desc desc() const {
+    return {Dims{batch, rows, columns}, dnnl_type(type),
+            Dims{batch_stride, row_stride, column_stride}};
+  }
+};
+
+// A primitive with its operands, whose addresses are set for each call.
+struct Plan {
+  dnnl::matmul primitive;
+  dnnl::memory scratchpad;
+  std::unordered_map<int, dnnl::memory> arguments;
+  int64_t scratch_bytes;
+};
+
+dnnl::engine& engine() {
+  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
+  const auto f32 = dnnl::memory::data_type::f32;
+  const dnnl::memory::desc one({1}, f32, Dims{1});
+  dnnl::memory::desc bias;
+  dnnl::primitive_attr attr;
+  attr.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  dnnl::post_ops post;
+  // oneDNN scales the product after adding its own bias, so with alpha the bias comes afterwards.
+  const bool bias_after = options.bias && options.alpha;
+  if (options.bias)
+    bias = dnnl::memory::desc({1, 1, out.columns}, dnnl_type(options.bias->dtype()),
+                              Dims{out.columns, out.columns, 1});
+  if (options.alpha) attr.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  if (bias_after) post.append_binary(dnnl::algorithm::binary_add, bias);
+  if (options.accumulate) post.append_sum(1.0f);
+  attr.set_post_ops(post);
+
+  const auto matmul = options.bias && !bias_after
+                          ? dnnl::matmul::desc(a.desc(), b.desc(), bias, out.desc())
+                          : dnnl::matmul::desc(a.desc(), b.desc(), out.desc());
+  const dnnl::matmul::primitive_desc pd(matmul, attr, engine());
+  const auto memory = [](const dnnl::memory::desc& d) {
+    return dnnl::memory(d, engine(), DNNL_MEMORY_NONE);
+  };
+  Plan plan{dnnl::matmul(pd),
+            memory(pd.scratchpad_desc()),
+            {},
+            static_cast<int64_t>(pd.scratchpad_desc().get_size())};
+  plan.arguments = {{DNNL_ARG_SRC, memory(a.desc())},
+                    {DNNL_ARG_WEIGHTS, memory(b.desc())},
+                    {DNNL_ARG_DST, memory(out.desc())},
+                    {DNNL_ARG_SCRATCHPAD, plan.scratchpad}};
+  if (options.bias)
+    plan.arguments[bias_after ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1
+                              : DNNL_ARG_BIAS] = memory(bias);
+  if (options.alpha) plan.arguments[DNNL_ARG_ATTR_OUTPUT_SCALES] = memory(one);
+  return plan;
+}
+
+// Everything a primitive was specialised for, the number of threads included.
+using Key = std::array<int64_t, 16>;
+
+Key key_of(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
+  const auto code = [](DType t) { return static_cast<int64_t>(t); };
+  return {out.batch,
+          out.rows,
+          out.columns,
+          a.columns,
+          a.batch,
+          a.batch_stride,
+          a.row_stride,
+          a.column_stride,
+          b.batch,
+          b.batch_stride,
+          b.row_stride,
+          b.column_stride,
+          code(a.type) * 256 + code(out.type),
+          num_threads(),
+          options.bias ? code(options.bias->dtype()) : -1,
+          options.alpha != nullptr ? 2 + options.accumulate : 0 + options.accumulate};
+}
+
+Plan& plan_for(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
+  thread_local std::map<Key, Plan> plans;
+  constexpr size_t most = 1024;  // generation sees a new shape for every length
+  const Key key = key_of(a, b, out, options);
+  const auto found = plans.find(key);
+  if (found != plans.end()) return found->second;
+  if (plans.size() >= most) plans.clear();
+  return plans.emplace(key, make_plan(a, b, out, options)).first->second;
+}
+
+}  // namespace
+
+void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) {
+  if (out.numel() == 0) return;
+  const Matrix a_matrix(a), b_matrix(b), out_matrix(out);
+  if (a_matrix.columns == 0) {  // an empty product is zero
+    if (options.bias)
+      copy(*options.bias, out, options.accumulate);
+    else if (!options.accumulate)
+      fill(out, 0.0f);
+    return;
+  }
+  try {
+    Plan& plan = plan_for(a_matrix, b_matrix, out_matrix, options);
+    const Scratch<std::byte> scratch(plan.scratch_bytes);
+    plan.scratchpad.set_data_handle(scratch.data());
+    for (auto& [argument, memory] : plan.arguments) {
+      if (argument == DNNL_ARG_SRC)
+        memory.set_data_handle(a.raw());
+      else if (argument == DNNL_ARG_WEIGHTS)
+        memory.set_data_handle(b.raw());
+      else if (argument == DNNL_ARG_DST)
+        memory.set_data_handle(out.raw());
+      else if (argument == DNNL_ARG_ATTR_OUTPUT_SCALES)
+        memory.set_data_handle(options.alpha->raw());
+      else if (argument != DNNL_ARG_SCRATCHPAD)
+        memory.set_data_handle(options.bias->raw());
+    }
+    thread_local dnnl::stream stream(engine());
+    plan.primitive.execute(stream, plan.arguments);
+  } catch (const dnnl::error& e) {
+    fail(Exit::internal, "[gemm] oneDNN refused {} x {} to {}: {}", to_string(a), to_string(b),
+         to_string(out), e.what());
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,108 @@
+// What every CPU kernel stands on: runs of contiguous elements read as fp32 and written back as
+// fp32 or bf16, and scratch memory. Kernels therefore exist once, in fp32, and conversion happens
+// at their edges on pieces that stay in cache. Read next: elementwise.cpp, norm.cpp.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "core/parallel.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+inline void convert(const bf16* x, float* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = to_float(x[i]);
+}
+inline void convert(const float* x, bf16* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+
+// Elements of an fp32 or bf16 tensor, addressed by their offset from its first element.
+class Source {
+ public:
+  explicit Source(const Tensor& t) : data_(t.raw()), narrow_(t.dtype() == DType::bf16) {}
+
+  // n contiguous elements: the memory itself if it is fp32, else converted into `buffer` [n].
+  const float* read(int64_t offset, int64_t n, float* buffer) const {
+    if (!narrow_) return static_cast<const float*>(data_) + offset;
+    convert(static_cast<const bf16*>(data_) + offset, buffer, n);
+    return buffer;
+  }
+  float at(int64_t offset) const {
+    return narrow_ ? to_float(static_cast<const bf16*>(data_)[offset])
+                   : static_cast<const float*>(data_)[offset];
+  }
+
+ private:
+  const void* data_;
+  bool narrow_;
+};
+
+// Where results go: rounded if the tensor is bf16, added to what is there if `accumulate`.
+class Sink {
+ public:
+  explicit Sink(const Tensor& t, bool accumulate = false)
+      : data_(t.raw()), narrow_(t.dtype() == DType::bf16), accumulate_(accumulate) {}
+
+  void write(const float* x, int64_t offset, int64_t n) const {
+    if (narrow_)
+      put(x, static_cast<bf16*>(data_) + offset, n);
+    else
+      put(x, static_cast<float*>(data_) + offset, n);
+  }
+  void write(float x, int64_t offset) const { write(&x, offset, 1); }
+
+ private:
+  template <class T>
+  void put(const float* x, T* y, int64_t n) const {
+    if (accumulate_) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(to_float(y[i]) + x[i]);
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(x[i]);
+    }
+  }
+
+  void* data_;
+  bool narrow_, accumulate_;
+};
+
+// Memory that lives as long as one kernel call, from the rank's allocator: after the first step
+// nothing is asked from the system. Take it before the parallel loop (worker threads have no
+// allocator of their own).
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t n)
+      : storage_(
+            Allocator::current().allocate(static_cast<size_t>(n) * sizeof(T), Category::buffers)) {}
+  T* data() const { return static_cast<T*>(storage_->data()); }
+  T& operator[](int64_t i) const { return data()[i]; }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+};
+
+// `count` rows of `width` floats for each thread, every one 64-byte aligned.
+class ThreadRows {
+ public:
+  ThreadRows(int64_t count, int64_t width)
+      : count_(count), width_((width + 15) / 16 * 16), memory_(num_threads() * count_ * width_) {}
+  float* operator[](int64_t i) const {
+    return memory_.data() + (thread_index() * count_ + i) * width_;
+  }
+
+ private:
+  int64_t count_, width_;
+  Scratch<float> memory_;
+};
+
+// Rows are handed to threads in pieces of this many; sums over rows are taken per piece, then over
+// pieces in order, so they do not depend on the number of threads.
+constexpr int64_t rows_per_piece = 64;
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// gemm against a product in double precision: transposes, batches, bias, alpha, accumulation, both
+// types, odd and empty sizes; and two threads that multiply at the same time.
+#include <thread>
+
+#include "tests/core/kernel_data.h"
+
+namespace lockstep {
+namespace {
+
+using namespace test;
+
+struct Case {
+  int64_t batch, m, k, n;  // batch 0: plain matrices
+  bool a_transposed, b_transposed;
+  DType in, out;
+  bool bias, alpha, accumulate;
+};
+
+std::string describe(const Case& c) {
+  return fmt::format(
+      "batch {} m {} k {} n {} transposed {}{} {} to {} bias {} alpha {} accumulate {}", c.batch,
+      c.m, c.k, c.n, int{c.a_transposed}, int{c.b_transposed}, name_of(c.in), name_of(c.out),
+      c.bias, c.alpha, c.accumulate);
+}
+
+Tensor operand(const Case& c, int64_t rows, int64_t columns, bool transposed, uint32_t seed) {
+  Shape shape{transposed ? columns : rows, transposed ? rows : columns};
+  if (c.batch) shape.insert(shape.begin(), c.batch);
+  const Tensor t = random_tensor(shape, c.in, seed);
+  return transposed ? t.transposed() : t;
+}
+
+void run(const Case& c) {
+  const Tensor a = operand(c, c.m, c.k, c.a_transposed, 1);
+  const Tensor b = operand(c, c.k, c.n, c.b_transposed, 2);
+  const Tensor bias = random_tensor({c.n}, c.in, 3);
+  const Tensor alpha = Tensor::from<float>({-0.37f}, {1});
+  Shape shape{c.m, c.n};
+  if (c.batch) shape.insert(shape.begin(), c.batch);
+  Tensor out = random_tensor(shape, c.out, 4);
+  const std::vector<double> av = values(a), bv = values(b), biasv = values(bias);
+  std::vector<double> want = values(out), size(want.size());  // size: sum of the terms' magnitudes
+
+  for (int64_t i = 0; i < out.numel(); ++i) {
+    const int64_t z = i / (c.m * c.n), row = i / c.n % c.m, column = i % c.n;
+    double sum = 0, magnitude = 0;
+    for (int64_t l = 0; l < c.k; ++l) {
+      const double term = av[(z * c.m + row) * c.k + l] * bv[(z * c.k + l) * c.n + column];
+      sum += term, magnitude += std::fabs(term);
+    }
+    if (c.alpha) sum *= static_cast<double>(-0.37f);
+    if (c.bias) sum += biasv[column], magnitude += std::fabs(biasv[column]);
+    if (c.accumulate) sum += want[i], magnitude += std::fabs(want[i]);
+    want[i] = sum, size[i] = magnitude;
+  }
+  cpu_backend().gemm(a, b, out,
+                     {c.bias ? &bias : nullptr, c.alpha ? &alpha : nullptr, c.accumulate});
+  // A sum of k + 2 terms errs by at most (k + 2) u |terms|, one rounding of the result besides.
+  expect_near(
+      out, want,
+      [&](size_t i) {
+        return static_cast<double>(c.k + 4) * 0x1p-24 * size[i] +
+               2 * unit_roundoff(c.out) * std::fabs(want[i]);
+      },
+      describe(c));
+}
+
+TEST(KernelsGemm, EveryVariantAgreesWithDoublePrecision) {
+  const int64_t sizes[][3] = {{1, 1, 1}, {1, 7, 3},    {5, 1, 4},
+                              {3, 9, 1}, {17, 33, 29}, {64, 96, 48}};
+  for (const auto& s : sizes)
+    for (int64_t batch : {0, 3})
+      for (int bits = 0; bits < 32; ++bits)
+        for (int types = 0; types < 3; ++types)
+          run({batch, s[0], s[1], s[2], (bits & 1) != 0, (bits & 2) != 0,
+               types == 0 ? DType::f32 : DType::bf16, types == 2 ? DType::bf16 : DType::f32,
+               (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0});
+}
+
+TEST(KernelsGemm, EmptySizes) {
+  for (bool bias : {false, true})
+    for (bool accumulate : {false, true}) {
+      run({0, 0, 4, 3, false, false, DType::f32, DType::f32, bias, false, accumulate});
+      run({0, 4, 3, 0, false, true, DType::f32, DType::f32, bias, false, accumulate});
+      run({0, 4, 0, 3, false, false, DType::bf16, DType::bf16, bias, false, accumulate});
+      run({2, 4, 0, 3, true, false, DType::f32, DType::f32, bias, true, accumulate});
+    }
+}
+
+TEST(KernelsGemm, PartsOfABiggerMatrix) {
+  const Tensor whole = random_tensor({20, 50}, DType::f32, 5);
+  const Tensor a = whole.view({20, 10}, {50, 1}, 3), b = whole.view({10, 20}, {1, 50}, 30);
+  Tensor out = Tensor::empty({20, 20});
+  cpu_backend().gemm(a, b, out, {});
+  const std::vector<double> av = values(a), bv = values(b);
+  std::vector<double> want(400);
+  for (int i = 0; i < 400; ++i)
+    for (int l = 0; l < 10; ++l) want[i] += av[i / 20 * 10 + l] * bv[l * 20 + i % 20];
+  expect_near(
+      out, want, [](size_t) { return 12 * 10 * 0x1p-24; }, "parts");
+}
+
+TEST(KernelsGemm, SameBitsForAnyNumberOfThreads) {
+  for (DType t : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor({256, 192}, t, 6), w = random_tensor({320, 192}, t, 7);
+    const Tensor dy = random_tensor({256, 320}, t, 8);
+    expect_thread_independent(
+        [&] {
+          Tensor y = Tensor::empty({256, 320}, t), dx = Tensor::empty({256, 192}, t);
+          Tensor dw = Tensor::zeros({320, 192});
+          cpu_backend().gemm(x, w.transposed(), y, {});
+          cpu_backend().gemm(dy, w, dx, {});
+          cpu_backend().gemm(dy.transposed(), x, dw, {.accumulate = true});
+          return std::vector<Tensor>{y, dx, dw};
+        },
+        "gemm");
+  }
+}
+
+TEST(KernelsGemm, TwoThreadsAtOnceGetTheResultsOfOne) {
+  const Tensor a = random_tensor({96, 160}, DType::f32, 9),
+               b = random_tensor({160, 128}, DType::f32, 10);
+  Tensor want = Tensor::empty({96, 128});
+  cpu_backend().gemm(a, b, want, {});
+  std::vector<std::thread> threads;
+  std::array<int, 2> wrong{};
+  for (int id : {0, 1})
+    threads.emplace_back([&, id] {
+      set_num_threads(id + 1);
+      for (int i = 0; i < 200; ++i) {
+        Tensor out = Tensor::empty({96, 128});
+        cpu_backend().gemm(a, b, out, {});
+        wrong[id] += bytes(out) != bytes(want);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, (std::array<int, 2>{}));
+}
+
+TEST(KernelsGemm, ErrorsNameTheOperand) {
+  const Tensor a = Tensor::zeros({4, 4}), ids = Tensor::zeros({4, 4}, DType::i32);
+  Tensor out = Tensor::zeros({2, 2});
+  const auto message = [&](const Tensor& x, const Tensor& y) -> std::string {
+    try {
+      cpu_backend().gemm(x, y, out, {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message(a.view({2, 2}, {4, 2}, 0), a),
+            "[gemm] strides [4, 2] of f32[2, 2]; one has to be 1");
+  EXPECT_EQ(message(a, ids), "[gemm] i32 operand; f32 and bf16 are right");
+  EXPECT_EQ(message(a.view({16}), a),
+            "[gemm] operand f32[16]; a matrix or a batch of them is right");
+}
+
+}  // namespace
+}  // namespace lockstep
