@@ -1,0 +1,192 @@
+// Text to shards. Read next: tokenizer.cpp.
+#include "data/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+
+#include "core/error.h"
+#include "data/mapped_file.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+
+namespace lockstep {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t piece_bytes = size_t{64} << 10;
+
+void check_options(const PrepareOptions& options) {
+  if (options.text.empty() || options.out.empty())
+    fail(Exit::usage, "[data] text is \"{}\" and out is \"{}\"; name a text file and a folder",
+         options.text, options.out);
+  if (!(options.val_fraction >= 0 && options.val_fraction < 1))
+    fail(Exit::usage, "[data] val_fraction is {}; use 0 up to below 1", options.val_fraction);
+  const int64_t most = (int64_t{1} << 31) - 1;  // llm.c reads the number as a signed integer
+  if (options.shard_tokens < 1 || options.shard_tokens > most)
+    fail(Exit::usage, "[data] shard_tokens is {}; use 1 to {}", options.shard_tokens, most);
+  const bool trains = options.tokenizer == "train";
+  if (trains && options.vocab_size < 1)
+    fail(Exit::usage, "[data] tokenizer train needs vocab_size, such as 8192; it is {}",
+         options.vocab_size);
+  if (!trains && options.vocab_size != 0)
+    fail(Exit::usage,
+         "[data] vocab_size {} is for tokenizer train only; tokenizer is \"{}\", which has its own",
+         options.vocab_size, options.tokenizer);
+  if (options.tokenizer == "none")
+    fail(Exit::usage, "[data] tokenizer none cannot read text; use bytes, train or a .model");
+}
+
+// Where validation text begins: the last `fraction`, moved on to the next line or, where no line
+// ends soon, to the next character.
+size_t split_point(std::string_view text, double fraction) {
+  if (fraction == 0) return text.size();
+  const auto validation = static_cast<size_t>(std::llround(fraction * text.size()));
+  size_t split = text.size() - std::min(validation, text.size());
+  const size_t line_end = text.substr(split, piece_bytes).find('\n');
+  if (line_end != text.npos && split + line_end + 1 < text.size()) return split + line_end + 1;
+  while (split < text.size() && (text[split] & 0xC0) == 0x80) ++split;
+  return split;
+}
+
+// NAME_000000.bin, NAME_000001.bin, ...: each full but the last.
+class ShardSet {
+ public:
+  ShardSet(fs::path folder, std::string name, int width, int64_t most_tokens)
+      : folder_(std::move(folder)), name_(std::move(name)), width_(width), most_(most_tokens) {}
+
+  void append(std::span<const int32_t> tokens) {
+    tokens_ += tokens.size();
+    while (!tokens.empty()) {
+      if (!writer_) {
+        const std::string file = fmt::format("{}_{:06}.bin", name_, shards_++);
+        writer_ = std::make_unique<ShardWriter>((folder_ / file).string(), width_);
+      }
+      const size_t room = most_ - writer_->size();
+      const auto part = tokens.first(std::min(room, tokens.size()));
+      writer_->append(part);
+      tokens = tokens.subspan(part.size());
+      if (writer_->size() == most_) finish();
+    }
+  }
+  void finish() {
+    if (writer_) writer_->finish();
+    writer_.reset();
+  }
+  int64_t tokens() const { return tokens_; }
+  int64_t shards() const { return shards_; }
+
+ private:
+  fs::path folder_;
+  std::string name_;
+  int width_;
+  int64_t most_, tokens_ = 0, shards_ = 0;
+  std::unique_ptr<ShardWriter> writer_;
+};
+
+void encode_all(const MappedFile& file, std::string_view text, const Tokenizer& tokenizer,
+                ShardSet& shards) {
+  while (!text.empty()) {
+    file.check_size();
+    shards.append(tokenizer.encode(take_piece(text, piece_bytes)));
+  }
+  shards.finish();
+}
+
+void write_file(const fs::path& path, std::string_view content) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(content.data(), content.size());
+  file.close();
+  if (!file) fail(Exit::data, "[data] cannot write {}; is the disk full?", path.string());
+  sync_path(path.string());
+}
+
+// OUT.partial, which becomes OUT by complete() and is removed otherwise.
+class PartialFolder {
+ public:
+  // Refuses early what the last rename would refuse.
+  explicit PartialFolder(const fs::path& out) : out_(out), partial_(out.string() + ".partial") {
+    std::error_code error;
+    if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
+      fail(Exit::data, "[data] {} exists and is not an empty folder; remove it or name another out",
+           out.string());
+    fs::remove_all(partial_, error);  // of an attempt that was killed
+    if (!error) fs::create_directories(partial_, error);
+    if (error)
+      fail(Exit::data, "[data] cannot make folder {}: {}", partial_.string(), error.message());
+  }
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (!complete_) fs::remove_all(partial_, ignored);
+  }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+
+  const fs::path& path() const { return partial_; }
+  void complete() {
+    sync_path(partial_.string());
+    std::error_code error;
+    fs::rename(partial_, out_, error);
+    if (error)
+      fail(Exit::data, "[data] cannot rename {} to {}: {}", partial_.string(), out_.string(),
+           error.message());
+    complete_ = true;
+    sync_path(fs::absolute(out_).parent_path().string());
+  }
+
+ private:
+  fs::path out_, partial_;
+  bool complete_ = false;
+};
+
+}  // namespace
+
+PrepareResult prepare(const PrepareOptions& options) {
+  check_options(options);
+  const MappedFile file(options.text);
+  const std::string_view text = file.text();
+  if (text.empty()) fail(Exit::data, "[data] {} is empty; name a file with text", options.text);
+  const size_t split = split_point(text, options.val_fraction);
+
+  fs::path out = options.out;
+  if (!out.has_filename()) out = out.parent_path();  // a trailing slash
+  const bool trains = options.tokenizer == "train";
+  if (!trains) open_tokenizer(options.tokenizer);  // its errors before any folder is made
+  const size_t bad = options.tokenizer == "bytes" ? text.npos : invalid_utf8(text);
+  if (bad != text.npos)
+    fail(Exit::data,
+         "[data] {} is not UTF-8 at byte {}; convert it (iconv -t UTF-8) or use tokenizer bytes",
+         options.text, bad);
+
+  PartialFolder partial(out);
+  if (trains)
+    write_file(partial.path() / "tokenizer.model",
+               train_sentencepiece(text.substr(0, split), options.vocab_size));
+  const auto tokenizer =
+      open_tokenizer(trains ? (partial.path() / "tokenizer.model").string() : options.tokenizer);
+
+  const int width = tokenizer->vocab_size() <= 65536 ? 2 : 4;
+  ShardSet train(partial.path(), "train", width, options.shard_tokens);
+  ShardSet val(partial.path(), "val", width, options.shard_tokens);
+  encode_all(file, text.substr(0, split), *tokenizer, train);
+  encode_all(file, text.substr(split), *tokenizer, val);
+  partial.complete();
+
+  PrepareResult result;
+  result.text_bytes = file.size();
+  result.train_tokens = train.tokens(), result.train_shards = train.shards();
+  result.val_tokens = val.tokens(), result.val_shards = val.shards();
+  result.vocab_size = tokenizer->vocab_size();
+  result.token_bytes = width;
+  result.train = (out / "train_*.bin").string();
+  if (val.tokens() > 0) result.val = (out / "val_*.bin").string();
+  result.tokenizer = trains ? (out / "tokenizer.model").string() : options.tokenizer;
+  return result;
+}
+
+}  // namespace lockstep
