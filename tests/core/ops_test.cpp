@@ -1,0 +1,477 @@
+// One row per op: name, input shapes, the op, a naive formula in double. To test a new op, add a
+// row to the table of its family below; op_suite.h says what is then checked, and how closely.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/ops.h"
+#include "tests/core/op_suite.h"
+
+namespace lockstep::op_suite {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using Arrays = std::vector<Array>;
+
+// ---- elementwise
+
+Case unary_row(const char* name, Tensor (*op)(const Tensor&), double (*f)(double), double low = -2,
+               double high = 2) {
+  return {name,
+          {{2, 19}},
+          [=](const Tensors& x) { return op(x[0]); },
+          [=](const Arrays& x) {
+            return build({2, 19}, [&](const Index& i) { return f(x[0](i)); });
+          },
+          low,
+          high};
+}
+
+Case binary_row(const std::string& name, Tensor (*op)(const Tensor&, const Tensor&),
+                double (*f)(double, double), const Shape& a, const Shape& b, const Shape& y) {
+  return {name,
+          {a, b},
+          [=](const Tensors& x) { return op(x[0], x[1]); },
+          [=](const Arrays& x) {
+            return build(y, [&](const Index& i) { return f(x[0](i), x[1](i)); });
+          }};
+}
+
+double naive_sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double naive_gelu_tanh(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double naive_gelu_erf(double x) {
+  return x / 2 * std::erfc(-x / M_SQRT2);
+}
+
+std::vector<Case> elementwise_rows() {
+  std::vector<Case> rows{
+      unary_row("neg", neg, [](double x) { return -x; }),
+      unary_row(
+          "scale", [](const Tensor& x) { return scale(x, -1.75f); },
+          [](double x) { return -1.75 * x; }),
+      unary_row(
+          "exp", exp, [](double x) { return std::exp(x); }, -10, 10),
+      unary_row(
+          "log", log, [](double x) { return std::log(x); }, 0.05, 20),
+      unary_row(
+          "sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.05, 20),
+      unary_row("square", square, [](double x) { return x * x; }),
+      unary_row("relu", relu, [](double x) { return x > 0 ? x : 0; }),
+      unary_row("tanh", tanh, [](double x) { return std::tanh(x); }),
+      unary_row("sigmoid", sigmoid, naive_sigmoid, -6, 6),
+      unary_row(
+          "silu", silu, [](double x) { return x * naive_sigmoid(x); }, -6, 6),
+      unary_row(
+          "gelu_tanh", [](const Tensor& x) { return gelu(x, GeluKind::tanh); }, naive_gelu_tanh),
+      unary_row(
+          "gelu_erf", [](const Tensor& x) { return gelu(x, GeluKind::erf); }, naive_gelu_erf),
+  };
+  rows.back().approximation = 3e-7;  // fast_erf
+
+  struct Binary {
+    const char* name;
+    Tensor (*op)(const Tensor&, const Tensor&);
+    double (*f)(double, double);
+  };
+  for (const Binary& b : {Binary{"add", add, [](double x, double y) { return x + y; }},
+                          Binary{"sub", sub, [](double x, double y) { return x - y; }},
+                          Binary{"mul", mul, [](double x, double y) { return x * y; }},
+                          Binary{"div", div, [](double x, double y) { return x / y; }}}) {
+    const std::string name = b.name;
+    rows.push_back(binary_row(name, b.op, b.f, {3, 19}, {3, 19}, {3, 19}));
+    rows.push_back(binary_row(name + "_row", b.op, b.f, {2, 3, 5}, {5}, {2, 3, 5}));
+    rows.push_back(binary_row(name + "_both_repeat", b.op, b.f, {3, 1, 4}, {2, 1}, {3, 2, 4}));
+    rows.push_back(binary_row(name + "_scalar", b.op, b.f, {}, {2, 3}, {2, 3}));
+  }
+  for (Case& row : rows)
+    if (row.name.starts_with("div")) row.low = 0.5;
+  return rows;
+}
+
+// ---- reductions, cast
+
+// Elements of x at all positions that agree with i where i is not -1.
+std::vector<double> matching(const Array& x, const Index& i) {
+  std::vector<double> values;
+  build(x.shape, [&](const Index& at) {
+    for (size_t d = 0; d < at.size(); ++d)
+      if (i[d] >= 0 && i[d] != at[d]) return 0.0;
+    values.push_back(x(at));
+    return 0.0;
+  });
+  return values;
+}
+
+double total(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+double average(const std::vector<double>& values) {
+  return total(values) / static_cast<double>(values.size());
+}
+double largest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+std::vector<Case> reduce_rows() {
+  struct Kind {
+    const char* name;
+    Tensor (*op)(const Tensor&, const std::vector<int>&, bool);
+    double (*f)(const std::vector<double>&);
+  };
+  std::vector<Case> rows;
+  for (const Kind& k :
+       {Kind{"sum", sum, total}, Kind{"mean", mean, average}, Kind{"max", max, largest}}) {
+    const std::string name = k.name;
+    const Shape shape{3, 4, 5};
+    const auto row = [&](const char* suffix, std::vector<int> dims, bool keep, Shape y,
+                         std::function<Index(const Index&)> where) {
+      rows.push_back({name + suffix,
+                      {shape},
+                      [=](const Tensors& x) { return k.op(x[0], dims, keep); },
+                      [=](const Arrays& x) {
+                        return build(y,
+                                     [&](const Index& i) { return k.f(matching(x[0], where(i))); });
+                      }});
+    };
+    row("_all", {}, false, {}, [](const Index&) { return Index{-1, -1, -1}; });
+    row("_last", {-1}, false, {3, 4}, [](const Index& i) { return Index{i[0], i[1], -1}; });
+    row("_outer", {0, 1}, false, {5}, [](const Index& i) { return Index{-1, -1, i[0]}; });
+    row("_middle_kept", {1}, true, {3, 1, 5}, [](const Index& i) { return Index{i[0], -1, i[2]}; });
+  }
+  rows.push_back({"cast",
+                  {{2, 9}},
+                  [](const Tensors& x) {
+                    return cast(x[0], x[0].dtype() == DType::f32 ? DType::bf16 : DType::f32);
+                  },
+                  [](const Arrays& x) { return x[0]; }});
+  return rows;
+}
+
+// ---- shape
+
+std::vector<Case> shape_rows() {
+  return {
+      {"reshape",
+       {{2, 3, 4}},
+       [](const Tensors& x) {
+         return reshape(x[0], {6, -1});
+       },
+       [](const Arrays& x) {
+         return build({6, 4}, [&](const Index& i) { return x[0]({i[0] / 3, i[0] % 3, i[1]}); });
+       }},
+      {"transpose",
+       {{2, 3, 4}},
+       [](const Tensors& x) { return transpose(x[0], 0, -1); },
+       [](const Arrays& x) {
+         return build({4, 3, 2}, [&](const Index& i) { return x[0]({i[2], i[1], i[0]}); });
+       }},
+      {"permute",
+       {{2, 3, 4}},
+       [](const Tensors& x) {
+         return permute(x[0], {1, 2, 0});
+       },
+       [](const Arrays& x) {
+         return build({3, 4, 2}, [&](const Index& i) { return x[0]({i[2], i[0], i[1]}); });
+       }},
+      {"slice",
+       {{2, 5, 3}},
+       [](const Tensors& x) { return slice(x[0], 1, 1, 4); },
+       [](const Arrays& x) {
+         return build({2, 3, 3}, [&](const Index& i) { return x[0]({i[0], i[1] + 1, i[2]}); });
+       }},
+      {"expand",
+       {{3, 1}},
+       [](const Tensors& x) {
+         return expand(x[0], {2, 3, 4});
+       },
+       [](const Arrays& x) {
+         return build({2, 3, 4}, [&](const Index& i) { return x[0](i); });
+       }},
+      {"cat",
+       {{2, 3}, {2, 1}, {2, 2}},
+       [](const Tensors& x) { return cat(x, -1); },
+       [](const Arrays& x) {
+         return build({2, 6}, [&](const Index& i) {
+           if (i[1] < 3) return x[0](i);
+           return i[1] < 4 ? x[1]({i[0], 0}) : x[2]({i[0], i[1] - 4});
+         });
+       }},
+      {"contiguous",
+       {{3, 4}},
+       [](const Tensors& x) { return contiguous(transpose(x[0], 0, 1)); },
+       [](const Arrays& x) {
+         return build({4, 3}, [&](const Index& i) { return x[0]({i[1], i[0]}); });
+       }},
+  };
+}
+
+// ---- matrices
+
+double product(const Array& a, const Array& b, int64_t i, int64_t j) {
+  double sum = 0;
+  for (int64_t k = 0; k < a.shape[1]; ++k) sum += a({i, k}) * b({k, j});
+  return sum;
+}
+
+// x [.., k] w [n, k] + b.
+Array naive_linear(const Arrays& x, Shape y) {
+  return build(y, [&](Index i) {
+    const int64_t j = i.back();
+    double sum = x.size() > 2 ? x[2]({j}) : 0;
+    for (int64_t k = 0; k < x[1].shape[1]; ++k) {
+      i.back() = k;
+      sum += x[0](i) * x[1]({j, k});
+    }
+    return sum;
+  });
+}
+
+Case gelu_row(const char* name, GeluKind kind, double (*f)(double)) {
+  return {name,
+          {{2, 3, 5}, {4, 5}, {4}},
+          [=](const Tensors& x) { return linear_gelu(x[0], x[1], x[2], kind); },
+          [=](const Arrays& x) {
+            Array y = naive_linear(x, {2, 3, 4});
+            for (double& v : y.values) v = f(v);
+            return y;
+          },
+          -1,
+          1};
+}
+
+std::vector<Case> linear_rows() {
+  std::vector<Case> rows{
+      {"matmul",
+       {{3, 5}, {5, 4}},
+       [](const Tensors& x) { return matmul(x[0], x[1]); },
+       [](const Arrays& x) {
+         return build({3, 4}, [&](const Index& i) { return product(x[0], x[1], i[0], i[1]); });
+       }},
+      {"matmul_batched",
+       {{2, 3, 5}, {2, 5, 4}},
+       [](const Tensors& x) { return matmul(x[0], x[1]); },
+       [](const Arrays& x) {
+         return build({2, 3, 4}, [&](const Index& i) {
+           double sum = 0;
+           for (int64_t k = 0; k < 5; ++k) sum += x[0]({i[0], i[1], k}) * x[1]({i[0], k, i[2]});
+           return sum;
+         });
+       }},
+      {"matmul_transposed_views",
+       {{5, 3}, {4, 5}},
+       [](const Tensors& x) { return matmul(transpose(x[0], 0, 1), transpose(x[1], 0, 1)); },
+       [](const Arrays& x) {
+         return build({3, 4}, [&](const Index& i) {
+           double sum = 0;
+           for (int64_t k = 0; k < 5; ++k) sum += x[0]({k, i[0]}) * x[1]({i[1], k});
+           return sum;
+         });
+       }},
+      {"matmul_repeated_rows",
+       {{1, 5}, {5, 4}},
+       [](const Tensors& x) {
+         return matmul(expand(x[0], {3, 5}), x[1]);
+       },
+       [](const Arrays& x) {
+         return build({3, 4}, [&](const Index& i) { return product(x[0], x[1], 0, i[1]); });
+       }},
+      {"linear",
+       {{2, 3, 5}, {4, 5}, {4}},
+       [](const Tensors& x) { return linear(x[0], x[1], x[2]); },
+       [](const Arrays& x) {
+         return naive_linear(x, {2, 3, 4});
+       }},
+      {"linear_no_bias",
+       {{7, 33}, {5, 33}},
+       [](const Tensors& x) { return linear(x[0], x[1]); },
+       [](const Arrays& x) {
+         return naive_linear(x, {7, 5});
+       }},
+      gelu_row("linear_gelu_tanh", GeluKind::tanh, naive_gelu_tanh),
+      gelu_row("linear_gelu_erf", GeluKind::erf, naive_gelu_erf),
+  };
+  rows.back().approximation = 3e-7;  // fast_erf
+  return rows;
+}
+
+// ---- layers
+
+Tensor ids_of(std::vector<int32_t> ids, Shape shape) {
+  return Tensor::from(ids, std::move(shape));
+}
+
+// Rows of x [r, c], normalised: (x - center) / sqrt(mean((x - center)^2) + eps).
+Array naive_norm(const Array& x, bool centered, double eps) {
+  const int64_t c = x.shape.back();
+  return build(x.shape, [&](const Index& i) {
+    double mean = 0, square = 0;
+    for (int64_t k = 0; centered && k < c; ++k) mean += x({i[0], k}) / static_cast<double>(c);
+    for (int64_t k = 0; k < c; ++k)
+      square += (x({i[0], k}) - mean) * (x({i[0], k}) - mean) / static_cast<double>(c);
+    return (x(i) - mean) / std::sqrt(square + eps);
+  });
+}
+
+// A head's query, key or value in a packed row, which holds all queries, all keys, all values.
+int64_t packed_at(const Heads& h, char part, int64_t head, int64_t e) {
+  const int64_t first = part == 'q' ? 0 : part == 'k' ? h.n_head : h.n_head + h.n_kv_head;
+  return (first + head) * h.head_dim + e;
+}
+
+Array naive_attention(const Array& qkv, const Heads& h) {
+  const auto score = [&](int64_t b, int64_t head, int64_t i, int64_t j) {
+    double sum = 0;
+    const int64_t kv = head / (h.n_head / h.n_kv_head);
+    for (int64_t e = 0; e < h.head_dim; ++e)
+      sum += qkv({b, i, packed_at(h, 'q', head, e)}) * qkv({b, j, packed_at(h, 'k', kv, e)});
+    return sum / std::sqrt(static_cast<double>(h.head_dim));
+  };
+  Array y{{qkv.shape[0], qkv.shape[1], h.n_head * h.head_dim}, {}};
+  for (int64_t b = 0; b < y.shape[0]; ++b)
+    for (int64_t i = 0; i < y.shape[1]; ++i)
+      for (int64_t head = 0; head < h.n_head; ++head) {
+        std::vector<double> p;
+        for (int64_t j = 0; j <= i; ++j) p.push_back(std::exp(score(b, head, i, j)));
+        const int64_t kv = head / (h.n_head / h.n_kv_head);
+        for (int64_t e = 0; e < h.head_dim; ++e) {
+          double o = 0;
+          for (int64_t j = 0; j <= i; ++j)
+            o += p[j] / total(p) * qkv({b, j, packed_at(h, 'v', kv, e)});
+          y.values.push_back(o);
+        }
+      }
+  return y;
+}
+
+Case attention_row(const char* name, int64_t b, int64_t t, const Heads& h) {
+  return {name,
+          {{b, t, h.packed()}},
+          [=](const Tensors& x) { return causal_attention(x[0], h); },
+          [=](const Arrays& x) { return naive_attention(x[0], h); }};
+}
+
+Array naive_rope(const Array& x, const Heads& h, double theta) {
+  const int64_t half = h.head_dim / 2, rotated = (h.n_head + h.n_kv_head) * h.head_dim;
+  return build(x.shape, [&](const Index& i) {
+    if (i[2] >= rotated) return x(i);
+    const int64_t e = i[2] % h.head_dim, pair = e % half;
+    const double angle =
+        static_cast<double>(i[1]) / std::pow(theta, 2.0 * pair / static_cast<double>(h.head_dim));
+    const double partner = x({i[0], i[1], e < half ? i[2] + half : i[2] - half});
+    return x(i) * std::cos(angle) + (e < half ? -1 : 1) * partner * std::sin(angle);
+  });
+}
+
+std::vector<Case> layer_rows() {
+  static const StepScalars scalars{.step = 3};
+  const DropoutKey key{.stream = 42, .first_sample = 5, .scalars = &scalars};
+  const Heads rotary{.n_head = 2, .n_kv_head = 1, .head_dim = 4};
+  const std::vector<int32_t> targets{0, 6, -1, 3, 3, 2};
+  return {
+      {.name = "embedding",
+       .inputs = {{7, 3}},
+       .op =
+           [](const Tensors& x) {
+             return embedding(x[0], ids_of({6, 0, 2, 6, 6, 1}, {2, 3}));
+           },
+       .naive =
+           [](const Arrays& x) {
+             const int64_t ids[2][3] = {{6, 0, 2}, {6, 6, 1}};
+             return build({2, 3, 3}, [&](const Index& i) { return x[0]({ids[i[0]][i[1]], i[2]}); });
+           },
+       .any_strides = false},
+      {"layer_norm",
+       {{3, 19}, {19}, {19}},
+       [](const Tensors& x) { return layer_norm(x[0], x[1], x[2], 1e-3f); },
+       [](const Arrays& x) {
+         const Array n = naive_norm(x[0], true, 1e-3);
+         return build(n.shape, [&](const Index& i) { return n(i) * x[1](i) + x[2](i); });
+       }},
+      {"rms_norm",
+       {{3, 19}, {19}},
+       [](const Tensors& x) { return rms_norm(x[0], x[1], 1e-3f); },
+       [](const Arrays& x) {
+         const Array n = naive_norm(x[0], false, 1e-3);
+         return build(n.shape, [&](const Index& i) { return n(i) * x[1](i); });
+       }},
+      {"softmax",
+       {{4, 19}},
+       [](const Tensors& x) { return softmax(x[0]); },
+       [](const Arrays& x) {
+         return build({4, 19}, [&](const Index& i) {
+           double sum = 0;
+           for (int64_t k = 0; k < 19; ++k) sum += std::exp(x[0]({i[0], k}));
+           return std::exp(x[0](i)) / sum;
+         });
+       }},
+      {"swiglu",
+       {{2, 3, 10}},
+       [](const Tensors& x) { return swiglu(x[0]); },
+       [](const Arrays& x) {
+         return build({2, 3, 5}, [&](const Index& i) {
+           const double gate = x[0](i);
+           return gate * naive_sigmoid(gate) * x[0]({i[0], i[1], i[2] + 5});
+         });
+       }},
+      {"rope",
+       {{2, 3, rotary.packed()}},
+       [=](const Tensors& x) { return rope(x[0], rope_tables(8, 4, 100.0), rotary); },
+       [=](const Arrays& x) { return naive_rope(x[0], rotary, 100.0); }},
+      {"dropout",
+       {{3, 17}},
+       [=](const Tensors& x) { return dropout(x[0], 0.25f, key); },
+       [=](const Arrays& x) {
+         // Which elements stay is the op's choice; that it is one of (key, element) alone is
+         // tested in layers_test.cpp.
+         const std::vector<double> kept =
+             values_of(dropout(make_tensor(std::vector(51, 1.0), {3, 17}, DType::f32), 0.25f, key));
+         Array y = x[0];
+         for (size_t i = 0; i < kept.size(); ++i) y.values[i] *= kept[i] != 0 ? 1 / 0.75 : 0.0;
+         return y;
+       }},
+      attention_row("attention", 2, 5, {.n_head = 2, .n_kv_head = 2, .head_dim = 4}),
+      attention_row("attention_grouped", 1, 4, {.n_head = 4, .n_kv_head = 2, .head_dim = 3}),
+      attention_row("attention_long", 1, 35, {.n_head = 1, .n_kv_head = 1, .head_dim = 2}),
+      {"cross_entropy",
+       {{6, 5}, {7, 5}},
+       [=](const Tensors& x) { return linear_cross_entropy(x[0], x[1], ids_of(targets, {6})); },
+       [=](const Arrays& x) {
+         const Array logits = naive_linear({x[0], x[1]}, {6, 7});
+         double loss = 0;
+         for (int64_t r = 0; r < 6; ++r) {
+           if (targets[r] < 0) continue;
+           double sum = 0;
+           for (int64_t k = 0; k < 7; ++k) sum += std::exp(logits({r, k}));
+           loss += std::log(sum) - logits({r, targets[r]});
+         }
+         return Array{{1}, {loss}};
+       }},
+  };
+}
+
+class Op : public testing::TestWithParam<Case> {};
+
+TEST_P(Op, MatchesNaiveFormulaAndItsDifferences) {
+  run(GetParam());
+}
+
+std::string name_of_row(const testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+
+#define ROWS(family) \
+  INSTANTIATE_TEST_SUITE_P(family, Op, testing::ValuesIn(family##_rows()), name_of_row)
+ROWS(elementwise);
+ROWS(reduce);
+ROWS(shape);
+ROWS(linear);
+ROWS(layer);
+
+}  // namespace
+}  // namespace lockstep::op_suite
