@@ -1,0 +1,64 @@
+#include "dist/communicator.h"
+
+#include <algorithm>
+
+#include "dist/tree_sum.h"
+#include "dist/work_state.h"
+
+namespace lockstep {
+
+std::string Topology::describe(int r) const {
+  return fmt::format("rank {} on host {}", r, host_name[r]);
+}
+
+bool Work::done() const {
+  return !state_ || state_->done();
+}
+
+void Work::wait() const {
+  if (state_) state_->wait();
+}
+
+Work::Timing Work::timing() const {
+  return state_ ? state_->timing() : Timing{};
+}
+
+Window::Window(std::string name, std::span<const size_t> part_bytes)
+    : name_(std::move(name)), offsets_{0} {
+  for (size_t bytes : part_bytes) offsets_.push_back(offsets_.back() + bytes);
+}
+
+std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain) {
+  const size_t grains = (count + grain - 1) / grain;
+  std::vector<size_t> bytes(ranks);
+  auto edge = [&](size_t r) { return std::min(count, grains * r / ranks * grain); };
+  for (int r = 0; r < ranks; ++r) bytes[r] = (edge(r + 1) - edge(r)) * element_bytes;
+  return bytes;
+}
+
+namespace {
+
+void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::byte>> outs) {
+  check(outs[0].size() % sizeof(float) == 0, "[tree_sum] a part of {} bytes is not floats",
+        outs[0].size());
+  std::vector<const float*> parts;
+  std::vector<float*> sums;
+  for (ByteView view : views) parts.push_back(reinterpret_cast<const float*>(view.data()));
+  for (std::span<std::byte> out : outs) sums.push_back(reinterpret_cast<float*>(out.data()));
+  tree_sum(parts, sums, outs[0].size() / sizeof(float));
+}
+
+}  // namespace
+
+Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window) {
+  return communicator.exchange(
+      window, [out = window->part(communicator.rank())](std::span<const ByteView> views) {
+        sum_floats(views, {&out, 1});
+      });
+}
+
+Work all_reduce_floats(Communicator& communicator, const WindowPtr& window) {
+  return communicator.all_reduce(window, sum_floats);
+}
+
+}  // namespace lockstep

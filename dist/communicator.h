@@ -1,0 +1,138 @@
+// What a rank can ask of the other ranks: asynchronous operations on symmetric windows of bytes. It
+// knows neither tensors nor gradients nor codecs: the caller's reader does the arithmetic. The
+// semantics stand in prose in README.md. Read next: host_communicator.h, which runs them on a CPU.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+
+using ByteView = std::span<const std::byte>;
+
+// Where the ranks live. A host is a set of ranks that can map each other's memory.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  std::vector<std::string> host_name;  // (size), for messages; may repeat
+  std::vector<int> host_of;            // (size), 0 .. hosts-1 in order of the lowest rank
+  int hosts = 1;
+  int local_rank = 0;  // position among the ranks of my host
+  int local_size = 1;
+
+  bool same_host(int other) const { return host_of[other] == host_of[rank]; }
+  std::string describe(int r) const;  // "rank 2 on host a"
+};
+
+// The handle of a started operation. Copies refer to the same operation; a default one is done.
+class Work {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Timing {
+    Time started;   // I published my part
+    Time arrived;   // the last peer's part was there: before it is waiting, after it communication
+    Time finished;  // the reader has run and my sends are complete
+  };
+  class State;
+
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool done() const;
+  void wait() const;      // sleeps until done; throws what the operation or its reader failed with
+  Timing timing() const;  // of an operation that is done
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Symmetric memory: every rank holds `size()` parts, part p having the same number of bytes on
+// every rank (zero is allowed), one after the other without gaps.
+class Window {
+ public:
+  Window(std::string name, std::span<const size_t> part_bytes);
+  virtual ~Window() = default;
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  const std::string& name() const { return name_; }
+  size_t bytes() const { return offsets_.back(); }
+  size_t part_bytes(int p) const { return offsets_[p + 1] - offsets_[p]; }
+  size_t part_offset(int p) const { return offsets_[p]; }
+
+  // My memory: all of it, or part p.
+  virtual std::span<std::byte> mine() = 0;
+  std::span<std::byte> part(int p) { return mine().subspan(part_offset(p), part_bytes(p)); }
+
+ private:
+  std::string name_;
+  std::vector<size_t> offsets_;  // (size + 1)
+};
+using WindowPtr = std::shared_ptr<Window>;
+
+// Called once per operation on the communication thread (never the caller's), when every view is
+// there. views[r] is what rank r contributes: r's own memory where r shares my host, else a buffer
+// that received it; views[me] is my own memory. They end with the call.
+using Reader = std::function<void(std::span<const ByteView> views)>;
+
+// The same, for an operation with a result: leaves the bytes of my part of it in every one of
+// `outs`. outs[0] is my own part `rank()`; the others, if any, are the same part in the memory of
+// peers of my host, where writing it at once saves them a copy. outs may be the views themselves.
+using Combine = std::function<void(std::span<const ByteView> views,
+                                   std::span<const std::span<std::byte>> outs)>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual const Topology& topology() const = 0;
+  virtual std::string backend() const = 0;
+  int rank() const { return topology().rank; }
+  int size() const { return topology().size; }
+
+  // Collective and blocking: all ranks call it in the same order with the same sizes. Zeroed
+  // memory.
+  virtual WindowPtr window(const std::string& name, std::span<const size_t> part_bytes) = 0;
+
+  // Operations. All ranks start the same ones in the same order on one window; different windows
+  // are independent. Each publishes my memory as it is when the operation's turn has come.
+  //   exchange:  views[r] = part `rank()` of r's window.      The reader may write my part
+  //   `rank()`. gather:    views[r] = part r of r's window.             The reader may write the
+  //   other parts. broadcast: views[root] = all of root's window, the rest empty.  Others may write
+  //   everything.
+  //   all_reduce: exchange, then gather of what `combine` made of my part.
+  // Without a reader, gather and broadcast leave the whole result in mine(), as all_reduce does;
+  // with one, the parts of other ranks in mine() are unspecified unless the reader writes them.
+  virtual Work exchange(const WindowPtr& window, Reader reader) = 0;
+  virtual Work gather(const WindowPtr& window, Reader reader = {}) = 0;
+  virtual Work broadcast(const WindowPtr& window, int root, Reader reader = {}) = 0;
+  virtual Work all_reduce(const WindowPtr& window, Combine combine) = 0;
+
+  // Done when no peer reads my memory any more: then, and only then, the caller may write it again.
+  virtual Work reclaim(const WindowPtr& window) = 0;
+
+  // Small and blocking, for agreeing on things: every rank's bytes (sizes may differ), by rank.
+  virtual std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) = 0;
+  void barrier() { all_gather_bytes({}); }
+
+  // Runs `function` on the communication thread, the only one that may call MPI, and waits for it.
+  virtual void call(const std::function<void()>& function) = 0;
+};
+
+// Part sizes in bytes for `count` elements over `ranks`: as even as whole multiples of `grain`
+// allow.
+std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain = 1);
+
+// Sums of floats over ranks in the order of tree_sum.h: my part of the sum into part(rank()), or
+// the whole sum into mine().
+Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window);
+Work all_reduce_floats(Communicator& communicator, const WindowPtr& window);
+
+}  // namespace lockstep

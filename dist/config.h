@@ -1,0 +1,38 @@
+// The run config's `dist` section. Each field has its default here and its help text in visit(),
+// and nowhere else. What a combination of sections means is checked where all sections are known.
+// Read next: communicator.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+struct DistConfig {
+  std::string backend = "mpi";
+  int local_ranks = 1;
+  std::string reducer = "bucketed";
+  double bucket_mb = 25.0;
+  bool overlap = true;
+  double timeout_s = 300.0;
+  int64_t verify_every = 1000;
+
+  template <class V>
+  void visit(V& v) {
+    v("backend", backend,
+      "who the ranks are: mpi (processes started by mpirun) | local (threads of this process)");
+    v("local_ranks", local_ranks, "number of ranks of backend local");
+    v("reducer", reducer,
+      "bucketed (gradients travel while backward runs) | naive (one by one after backward; the "
+      "same "
+      "bits, for reading and for comparison)");
+    v("bucket_mb", bucket_mb, "size at which a gradient bucket is closed, in MiB");
+    v("overlap", overlap, "exchange buckets while backward still runs; false: afterwards");
+    v("timeout_s", timeout_s,
+      "longest wait for another rank, in seconds; then the run ends with exit code 75");
+    v("verify_every", verify_every,
+      "steps between comparisons of the weights across ranks; 0: only at the start");
+  }
+};
+
+}  // namespace lockstep

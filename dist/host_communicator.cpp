@@ -1,0 +1,496 @@
+#include "dist/host_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <new>
+
+#include "dist/futex.h"
+#include "dist/work_state.h"
+
+namespace lockstep {
+
+namespace {
+
+using std::chrono::steady_clock;
+using Views = std::span<const ByteView>;
+using Outs = std::span<const std::span<std::byte>>;
+
+// While messages to other hosts are under way the thread looks after them this often; shorter
+// pauses gain nothing measurable and take the core from backward.
+constexpr std::chrono::microseconds kMessagePause{50};
+// Without messages only a bell matters; the pause bounds how late a time-out is noticed.
+constexpr std::chrono::milliseconds kBellPause{50};
+constexpr size_t kBulletinBytes = 16384;
+constexpr size_t kHeaderBytes = 4096;  // keeps the data page-aligned, and counters off its lines
+
+// Counters of one rank on one window, written by that rank alone.
+struct Header {
+  std::atomic<uint64_t> published;  // operations whose memory the peers may read
+  std::atomic<uint64_t> consumed;   // operations whose views this rank has finished reading
+};
+
+// Into memory of the same size, which may be the same memory.
+void copy(ByteView from, std::span<std::byte> to) {
+  if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
+}
+
+static_assert(sizeof(Header) <= kHeaderBytes && std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace
+
+// What a rank shows the others of its host, beside its windows.
+struct HostCommunicator::Board {
+  FutexWord bell;  // rung by peers (and by my own caller) when something may have changed
+  std::atomic<uint32_t> failed;
+  int code;
+  char message[2000];
+};
+
+class HostCommunicator::HostWindow : public Window {
+ public:
+  HostWindow(std::string name, std::span<const size_t> part_bytes, int me, int id,
+             std::vector<std::shared_ptr<std::byte>> memory)
+      : Window(std::move(name), part_bytes), tag(id), me_(me), memory_(std::move(memory)) {}
+
+  std::span<std::byte> mine() override { return {memory_[me_].get() + kHeaderBytes, bytes()}; }
+  bool mapped(int r) const { return memory_[r] != nullptr; }
+  ByteView of(int r) const { return {memory_[r].get() + kHeaderBytes, bytes()}; }
+  ByteView part_of(int r, int p) const { return of(r).subspan(part_offset(p), part_bytes(p)); }
+  // Part p in my memory, then in that of the peers of my host.
+  std::vector<std::span<std::byte>> outs(int p) {
+    std::vector<std::span<std::byte>> outs{part(p)};
+    for (int r = 0; r < static_cast<int>(memory_.size()); ++r) {
+      if (r != me_ && mapped(r))
+        outs.push_back({memory_[r].get() + kHeaderBytes + part_offset(p), part_bytes(p)});
+    }
+    return outs;
+  }
+  Header& header(int r) const { return *reinterpret_cast<Header*>(memory_[r].get()); }
+
+  const int tag;
+  uint64_t started = 0;                          // operations started here: the caller's own
+  std::atomic<uint64_t> finished = 0;            // operations finished here: the thread's
+  std::vector<std::vector<std::byte>> received;  // parts from other hosts, by rank
+
+ private:
+  const int me_;
+  const std::vector<std::shared_ptr<std::byte>> memory_;  // by rank, null on other hosts
+};
+
+struct HostCommunicator::Operation {
+  struct Message {
+    int peer;
+    std::unique_ptr<Transfer> transfer;
+  };
+
+  Kind kind;
+  std::shared_ptr<HostWindow> window;
+  Combine reader;
+  int root;
+
+  uint64_t number = 0;    // on its window, from 1
+  uint64_t sequence = 0;  // on this rank, from 1
+  std::shared_ptr<Work::State> state = std::make_shared<Work::State>();
+  Work::Timing timing{};
+  Work::Time patience_since{};
+  bool begun = false;
+  bool read = false;
+  std::vector<Message> sends{}, receives{};
+  std::vector<ByteView> views{};
+
+  bool reads_from(int r) const { return kind != Kind::broadcast || r == root; }
+};
+
+HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s)
+    : transport_(std::move(transport)), timeout_(static_cast<int64_t>(timeout_s * 1e9)) {
+  std::promise<void> ready;
+  thread_ = std::thread([this, &ready] {
+    try {
+      topology_ = transport_->open();
+      for (auto& memory : transport_->share(sizeof(Board), "the board"))
+        boards_.push_back(std::reinterpret_pointer_cast<Board>(memory));
+      const std::vector<size_t> parts(topology_.size, kBulletinBytes);
+      bulletin_ = create_window("bulletin", parts);
+    } catch (...) {
+      return ready.set_exception(std::current_exception());
+    }
+    ready.set_value();
+    run();
+  });
+  try {
+    ready.get_future().get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+HostCommunicator::~HostCommunicator() {
+  if (!thread_.joinable()) return;
+  abort(Exit::restart, "left before the end of the run");
+}
+
+void HostCommunicator::finish() {
+  barrier();
+  call([this] { transport_->close(); });
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ring(rank());
+  thread_.join();
+}
+
+void HostCommunicator::abort(Exit code, const std::string& message) {
+  if (!thread_.joinable()) return;
+  start(Kind::call, nullptr, [code, message](Views, Outs) { throw Error(code, message); });
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+// ---- the caller's side: every operation is appended to a list and the thread is woken ----
+
+Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader, int root) {
+  Operation operation{kind, std::static_pointer_cast<HostWindow>(window), std::move(reader), root};
+  Work work(operation.state);
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) {
+      operation.state->finish({}, broken_);
+      return work;
+    }
+    operation.sequence = ++started_;
+    if (operation.window) operation.number = operation.window->started + 1;
+    if (kind == Kind::reclaim && released(operation)) return Work();
+    if (kind < Kind::reclaim) ++operation.window->started;
+    submitted_.push_back(std::move(operation));
+  }
+  ring(rank());
+  return work;
+}
+
+// Nearly always true when backward asks again a step later: no need to wake the thread then.
+bool HostCommunicator::released(const Operation& operation) const {
+  const HostWindow& window = *operation.window;
+  return window.finished == window.started && peers_behind(operation).empty();
+}
+
+Work HostCommunicator::exchange(const WindowPtr& window, Reader reader) {
+  check(reader != nullptr, "[exchange] '{}' needs a reader: the parts are the caller's to combine",
+        window->name());
+  return start(Kind::exchange, window,
+               [reader = std::move(reader)](Views views, Outs) { reader(views); });
+}
+
+Work HostCommunicator::gather(const WindowPtr& window, Reader reader) {
+  return start(Kind::gather, window,
+               [reader = std::move(reader), w = window.get()](Views views, Outs) {
+                 if (reader) return reader(views);
+                 for (size_t r = 0; r < views.size(); ++r) copy(views[r], w->part(r));
+               });
+}
+
+Work HostCommunicator::broadcast(const WindowPtr& window, int root, Reader reader) {
+  check(root >= 0 && root < size(), "[broadcast] root {} of {} ranks", root, size());
+  return start(
+      Kind::broadcast, window,
+      [reader = std::move(reader), w = window.get(), root](Views views, Outs) {
+        if (reader) return reader(views);
+        copy(views[root], w->mine());
+      },
+      root);
+}
+
+Work HostCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
+  start(Kind::combine, window, std::move(combine));  // if it fails, the second does as well
+  return start(Kind::collect, window, [](Views, Outs) {});
+}
+
+Work HostCommunicator::reclaim(const WindowPtr& window) {
+  return start(Kind::reclaim, window, {});
+}
+
+void HostCommunicator::call(const std::function<void()>& function) {
+  start(Kind::call, nullptr, [&](Views, Outs) { function(); }).wait();
+}
+
+WindowPtr HostCommunicator::window(const std::string& name, std::span<const size_t> part_bytes) {
+  check(static_cast<int>(part_bytes.size()) == size(), "[window] '{}' has {} parts for {} ranks",
+        name, part_bytes.size(), size());
+  const ByteView mine = std::as_bytes(part_bytes);
+  const auto all = all_gather_bytes(mine);
+  for (int r = 0; r < size(); ++r) {
+    if (!std::equal(mine.begin(), mine.end(), all[r].begin(), all[r].end()))
+      fail(Exit::internal, "[window] '{}' has other part sizes on {} than on {}", name,
+           topology_.describe(r), topology_.describe(rank()));
+  }
+  WindowPtr window;
+  call([&] { window = create_window(name, part_bytes); });
+  return window;
+}
+
+std::shared_ptr<HostCommunicator::HostWindow> HostCommunicator::create_window(
+    const std::string& name, std::span<const size_t> part_bytes) {
+  size_t bytes = kHeaderBytes;
+  for (size_t part : part_bytes) bytes += part;
+  return std::make_shared<HostWindow>(name, part_bytes, topology_.rank, windows_++,
+                                      transport_->share(bytes, fmt::format("window '{}'", name)));
+}
+
+std::vector<std::vector<std::byte>> HostCommunicator::all_gather_bytes(ByteView mine) {
+  constexpr size_t kPayload = kBulletinBytes - sizeof(uint64_t);
+  std::vector<std::vector<std::byte>> all(size());
+  size_t longest = mine.size();
+  for (size_t at = 0; at == 0 || at < longest; at += kPayload) {
+    reclaim(bulletin_).wait();
+    const uint64_t total = mine.size();
+    std::byte* slot = bulletin_->part(rank()).data();
+    std::memcpy(slot, &total, sizeof total);
+    if (at < total)
+      std::memcpy(slot + sizeof total, mine.data() + at, std::min<size_t>(kPayload, total - at));
+    gather(bulletin_, [&](std::span<const ByteView> views) {
+      for (int r = 0; r < size(); ++r) {
+        uint64_t theirs;
+        std::memcpy(&theirs, views[r].data(), sizeof theirs);
+        longest = std::max<size_t>(longest, theirs);
+        if (at >= theirs) continue;
+        const auto payload = views[r].subspan(sizeof theirs, std::min(kPayload, theirs - at));
+        all[r].insert(all[r].end(), payload.begin(), payload.end());
+      }
+    }).wait();
+  }
+  return all;
+}
+
+// ---- the communication thread ----
+
+void HostCommunicator::run() {
+  Board& board = *boards_[rank()];
+  for (;;) {
+    const uint32_t bell = board.bell.load(std::memory_order_acquire);
+    bool stopping;
+    {
+      std::lock_guard lock(mutex_);
+      std::move(submitted_.begin(), submitted_.end(), std::back_inserter(active_));
+      submitted_.clear();
+      stopping = stopping_;
+    }
+    bool progress = false;
+    try {
+      if (!active_.empty()) check_peers();
+      for (auto it = active_.begin(); it != active_.end();) {
+        const bool finished = advance(*it);
+        progress |= finished;
+        it = finished ? active_.erase(it) : std::next(it);
+      }
+    } catch (...) {
+      return break_with(std::current_exception());
+    }
+    if (stopping) return;
+    if (!progress) sleep(bell);
+  }
+}
+
+// True when the operation has finished.
+bool HostCommunicator::advance(Operation& operation) {
+  if (operation.kind == Kind::call) {
+    operation.reader({}, {});
+    operation.state->finish({}, nullptr);
+    return true;
+  }
+  HostWindow& window = *operation.window;
+  if (window.finished + 1 < operation.number) return false;  // its turn has not come
+  if (operation.patience_since == Work::Time{}) operation.patience_since = steady_clock::now();
+  if (!operation.begun && !begin(operation)) return false;
+  if (operation.kind == Kind::reclaim) {
+    operation.state->finish(operation.timing, nullptr);
+    return true;
+  }
+  if (!operation.read) {
+    if (!views_ready(operation)) return false;
+    read(operation);
+  }
+  if (!sends_done(operation)) return false;
+  window.finished = operation.number;
+  operation.timing.finished = steady_clock::now();
+  operation.state->finish(operation.timing, nullptr);
+  return true;
+}
+
+// An operation begins when no peer on this host still reads what the previous one published. That
+// makes every write a reader is allowed safe, and keeps peers at most one operation apart.
+bool HostCommunicator::begin(Operation& operation) {
+  if (!peers_behind(operation).empty()) {
+    check_patience(operation);
+    return false;
+  }
+  operation.begun = true;
+  operation.timing.started = steady_clock::now();
+  if (operation.kind == Kind::reclaim) return true;  // this was all it asks
+  operation.window->header(rank()).published.store(operation.number, std::memory_order_release);
+  ring_peers();
+  look_and_post(operation);
+  return true;
+}
+
+void HostCommunicator::look_and_post(Operation& operation) {
+  HostWindow& window = *operation.window;
+  const int me = rank(), root = operation.root;
+  auto send = [&](int r, ByteView bytes) {
+    if (!bytes.empty()) operation.sends.push_back({r, transport_->send(r, window.tag, bytes)});
+  };
+  auto receive = [&](int r, std::span<std::byte> bytes) {
+    operation.views[r] = bytes;
+    if (bytes.empty()) return;
+    operation.receives.push_back({r, transport_->receive(r, window.tag, bytes)});
+  };
+  operation.views.assign(size(), {});
+  window.received.resize(size());
+  for (int r = 0; r < size(); ++r) {
+    const bool here = window.mapped(r);
+    switch (operation.kind) {
+      case Kind::exchange:
+      case Kind::combine:
+        if (here) {
+          operation.views[r] = window.part_of(r, me);
+        } else {
+          window.received[r].resize(window.part_bytes(me));
+          receive(r, window.received[r]);
+          send(r, window.part(r));
+        }
+        break;
+      case Kind::gather:
+      case Kind::collect:
+        if (here) {
+          operation.views[r] = window.part_of(operation.kind == Kind::gather ? r : me, r);
+        } else {
+          receive(r, window.part(r));
+          send(r, window.part(me));
+        }
+        break;
+      case Kind::broadcast:
+        if (r == root && here) operation.views[r] = window.of(r);
+        if (r == root && !here) receive(r, window.mine());
+        if (me == root && !here) send(r, window.mine());
+        break;
+      case Kind::reclaim:
+      case Kind::call:
+        break;
+    }
+  }
+}
+
+bool HostCommunicator::views_ready(Operation& operation) {
+  std::erase_if(operation.receives, [](auto& message) { return message.transfer->done(); });
+  const bool ready = peers_behind(operation).empty();
+  if (!ready) check_patience(operation);
+  return ready;
+}
+
+bool HostCommunicator::sends_done(Operation& operation) {
+  std::erase_if(operation.sends, [](auto& message) { return message.transfer->done(); });
+  if (!operation.sends.empty()) check_patience(operation);
+  return operation.sends.empty();
+}
+
+void HostCommunicator::read(Operation& operation) {
+  operation.timing.arrived = steady_clock::now();
+  std::vector<std::span<std::byte>> outs;
+  if (operation.kind == Kind::combine) outs = operation.window->outs(rank());
+  operation.reader(operation.views, outs);
+  operation.read = true;
+  operation.window->header(rank()).consumed.store(operation.number, std::memory_order_release);
+  ring_peers();
+}
+
+// The ranks an operation waits for. Before it has begun: those of this host that still read what I
+// published last. Then: those whose memory or message it needs. At last: those yet to take mine.
+std::vector<int> HostCommunicator::peers_behind(const Operation& operation) const {
+  const HostWindow& window = *operation.window;
+  std::vector<int> behind;
+  for (int r = 0; r < topology_.size; ++r) {
+    if (!window.mapped(r) || operation.read) continue;
+    const uint64_t consumed = window.header(r).consumed.load(std::memory_order_acquire);
+    const uint64_t published = window.header(r).published.load(std::memory_order_acquire);
+    const bool still_reads = r != topology_.rank && consumed + 1 < operation.number;
+    const bool unpublished = operation.reads_from(r) && published < operation.number;
+    if (operation.begun ? unpublished : still_reads) behind.push_back(r);
+  }
+  for (const auto& message : operation.read ? operation.sends : operation.receives)
+    behind.push_back(message.peer);
+  return behind;
+}
+
+void HostCommunicator::check_patience(const Operation& operation) const {
+  const auto waited = steady_clock::now() - operation.patience_since;
+  if (waited < timeout_) return;
+  static constexpr const char* kNames[] = {
+      "exchange", "all_reduce (exchange)", "gather", "all_reduce (gather)", "broadcast", "reclaim",
+      "call"};
+  std::string who;
+  for (int r : peers_behind(operation)) who += (who.empty() ? "" : ", ") + topology_.describe(r);
+  fail(Exit::restart,
+       "[{}] {} waited {:.1f} s for {} ({} {} of window '{}', operation {} of this rank): dead, "
+       "stuck, or slower than dist.timeout_s = {:g} allows",
+       kNames[static_cast<int>(operation.kind)], topology_.describe(topology_.rank),
+       std::chrono::duration<double>(waited).count(), who, kNames[static_cast<int>(operation.kind)],
+       operation.number, operation.window->name(), operation.sequence,
+       std::chrono::duration<double>(timeout_).count());
+}
+
+void HostCommunicator::check_peers() const {
+  for (int r = 0; r < topology_.size; ++r) {
+    if (r == topology_.rank || !boards_[r]) continue;
+    if (boards_[r]->failed.load(std::memory_order_acquire))
+      throw Error(static_cast<Exit>(boards_[r]->code),
+                  fmt::format("[dist] {} failed: {}", topology_.describe(r), boards_[r]->message));
+  }
+}
+
+void HostCommunicator::sleep(uint32_t bell_seen) {
+  const bool messages = std::any_of(active_.begin(), active_.end(), [](const Operation& operation) {
+    return !operation.sends.empty() || !operation.receives.empty();
+  });
+  std::chrono::nanoseconds pause = std::chrono::hours(1);
+  if (!active_.empty()) pause = kBellPause;
+  if (messages) pause = kMessagePause;
+  futex_wait(boards_[topology_.rank]->bell, bell_seen, pause);
+}
+
+void HostCommunicator::break_with(std::exception_ptr error) {
+  Board& board = *boards_[topology_.rank];
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    board.code = static_cast<int>(e.code());
+    std::strncpy(board.message, e.what(), sizeof board.message - 1);
+  } catch (const std::exception& e) {
+    board.code = static_cast<int>(Exit::internal);
+    std::strncpy(board.message, e.what(), sizeof board.message - 1);
+  }
+  board.failed.store(1, std::memory_order_release);
+  ring_peers();
+  std::lock_guard lock(mutex_);
+  broken_ = error;
+  std::move(submitted_.begin(), submitted_.end(), std::back_inserter(active_));
+  submitted_.clear();
+  for (Operation& operation : active_) operation.state->finish({}, error);
+  active_.clear();
+}
+
+void HostCommunicator::ring_peers() {
+  for (int r = 0; r < topology_.size; ++r) {
+    if (r != topology_.rank && boards_[r]) ring(r);
+  }
+}
+
+void HostCommunicator::ring(int r) {
+  boards_[r]->bell.fetch_add(1, std::memory_order_release);
+  futex_wake_all(boards_[r]->bell);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// The Communicator of CPU ranks. One thread per rank (the communication thread) advances all
+// started operations: it publishes, watches the peers' counters in shared memory, tests messages to
+// other hosts, runs the readers, and sleeps on its doorbell in between. The same code serves ranks
+// that are threads and ranks that are processes; only the Transport differs. It does not know MPI,
+// and it does not retry: the first failure ends it on every rank of the host. Read next:
+// transport.h, then host_communicator.cpp from run() downwards.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "dist/communicator.h"
+#include "dist/transport.h"
+
+namespace lockstep {
+
+class HostCommunicator : public Communicator {
+ public:
+  HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s);
+  ~HostCommunicator() override;  // without finish(): stops without a word to the others
+
+  const Topology& topology() const override { return topology_; }
+  std::string backend() const override { return transport_->name(); }
+  WindowPtr window(const std::string& name, std::span<const size_t> part_bytes) override;
+  Work exchange(const WindowPtr& window, Reader reader) override;
+  Work gather(const WindowPtr& window, Reader reader) override;
+  Work broadcast(const WindowPtr& window, int root, Reader reader) override;
+  Work all_reduce(const WindowPtr& window, Combine combine) override;
+  Work reclaim(const WindowPtr& window) override;
+  std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) override;
+  void call(const std::function<void()>& function) override;
+
+  // Collective end of a good run. Everything started must be done.
+  void finish();
+  // This rank fails: its pending operations, and those of the peers on this host, end with
+  // `message`.
+  void abort(Exit code, const std::string& message);
+
+ private:
+  struct Board;
+  struct Operation;
+  class HostWindow;
+  // `combine` is the exchange of an all_reduce, `collect` its gather: the peers have written
+  // already.
+  enum class Kind { exchange, combine, gather, collect, broadcast, reclaim, call };
+
+  Work start(Kind kind, const WindowPtr& window, Combine reader, int root = -1);
+  bool released(const Operation& operation) const;
+  std::shared_ptr<HostWindow> create_window(const std::string& name,
+                                            std::span<const size_t> part_bytes);
+
+  // On the communication thread:
+  void run();
+  bool advance(Operation& operation);
+  bool begin(Operation& operation);
+  void look_and_post(Operation& operation);
+  bool views_ready(Operation& operation);
+  bool sends_done(Operation& operation);
+  void read(Operation& operation);
+  std::vector<int> peers_behind(const Operation& operation) const;
+  void check_patience(const Operation& operation) const;
+  void check_peers() const;
+  void sleep(uint32_t bell_seen);
+  void break_with(std::exception_ptr error);
+  void ring_peers();
+  void ring(int r);
+
+  std::unique_ptr<Transport> transport_;
+  const std::chrono::nanoseconds timeout_;
+  Topology topology_;
+  std::vector<std::shared_ptr<Board>> boards_;  // by rank, null on other hosts
+  WindowPtr bulletin_;                          // of all_gather_bytes
+  int windows_ = 0;
+
+  std::mutex mutex_;  // guards the next four
+  std::deque<Operation> submitted_;
+  bool stopping_ = false;
+  std::exception_ptr broken_;
+  uint64_t started_ = 0;
+
+  std::list<Operation> active_;  // the communication thread's own
+  std::thread thread_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+#include "dist/local.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "dist/host_communicator.h"
+#include "dist/launch.h"
+
+namespace lockstep {
+
+namespace {
+
+// What the threads share: a meeting point, and letters for ranks that pretend to be on other hosts.
+struct LocalWorld {
+  struct Letter {
+    int from, to, tag;
+    ByteView bytes;
+    bool taken = false;
+  };
+
+  explicit LocalWorld(int ranks) : memory(ranks) {}
+
+  // First failure wins; wakes whoever waits at the meeting point.
+  void fail(const Error& error) {
+    std::lock_guard lock(mutex);
+    if (!failure) failure = error;
+    changed.notify_all();
+  }
+  void check_alive() const {
+    if (failure) throw *failure;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Error> failure;
+  int arrived = 0;
+  uint64_t meeting = 0;
+  std::vector<std::shared_ptr<std::byte>>
+      memory;  // laid on the table for the next meeting, by rank
+  std::vector<std::shared_ptr<std::byte>>
+      agreed;  // of the last meeting: whole until all come again
+  std::list<Letter> letters;
+};
+
+// Both ends of a letter: the receiver copies straight from the sender's memory, which is why the
+// sender has to leave it alone until then.
+class LocalTransfer : public Transfer {
+ public:
+  LocalTransfer(LocalWorld& world, std::list<LocalWorld::Letter>::iterator sent)
+      : world_(world), sent_(sent) {}
+  LocalTransfer(LocalWorld& world, int from, int to, int tag, std::span<std::byte> target)
+      : world_(world), from_(from), to_(to), tag_(tag), target_(target) {}
+  ~LocalTransfer() override {
+    std::lock_guard lock(world_.mutex);
+    if (sent_) world_.letters.erase(*sent_);
+  }
+
+  bool done() override {
+    std::lock_guard lock(world_.mutex);
+    world_.check_alive();
+    if (sent_) return (*sent_)->taken;
+    for (auto& letter : world_.letters) {
+      if (letter.taken || letter.from != from_ || letter.to != to_ || letter.tag != tag_) continue;
+      check(letter.bytes.size() == target_.size(), "[local] message of {} bytes, expected {}",
+            letter.bytes.size(), target_.size());
+      std::copy(letter.bytes.begin(), letter.bytes.end(), target_.begin());
+      return letter.taken = true;
+    }
+    return false;
+  }
+
+ private:
+  LocalWorld& world_;
+  std::optional<std::list<LocalWorld::Letter>::iterator> sent_;
+  int from_ = 0, to_ = 0, tag_ = 0;
+  std::span<std::byte> target_;
+};
+
+class LocalTransport : public Transport {
+ public:
+  LocalTransport(std::shared_ptr<LocalWorld> world, int rank, const TransportOptions& options)
+      : world_(std::move(world)), rank_(rank), options_(options) {}
+
+  std::string name() const override { return "local"; }
+
+  Topology open() override {
+    const std::vector<std::string> names(world_->memory.size(), host_name());
+    topology_ = make_topology(rank_, names, names, options_.ranks_per_host);
+    return topology_;
+  }
+  void close() override {}
+
+  std::vector<std::shared_ptr<std::byte>> share(size_t bytes, const std::string& what) override {
+    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (address == MAP_FAILED)
+      fail(Exit::restart, "[local] no {} bytes for {} of rank {}: {}", bytes, what, rank_,
+           std::strerror(errno));
+    auto unmap = [bytes](std::byte* p) { munmap(p, bytes); };
+    auto memory = meet({static_cast<std::byte*>(address), unmap}, what);
+    for (int r = 0; r < topology_.size; ++r)
+      if (!topology_.same_host(r)) memory[r] = nullptr;
+    return memory;
+  }
+
+  std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes) override {
+    std::lock_guard lock(world_->mutex);
+    auto& letters = world_->letters;
+    return std::make_unique<LocalTransfer>(*world_,
+                                           letters.insert(letters.end(), {rank_, to, tag, bytes}));
+  }
+  std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> bytes) override {
+    return std::make_unique<LocalTransfer>(*world_, from, rank_, tag, bytes);
+  }
+
+ private:
+  std::vector<std::shared_ptr<std::byte>> meet(std::shared_ptr<std::byte> mine,
+                                               const std::string& what) {
+    LocalWorld& world = *world_;
+    std::unique_lock lock(world.mutex);
+    const uint64_t meeting = world.meeting;
+    world.memory[rank_] = std::move(mine);
+    if (++world.arrived == topology_.size) {
+      world.arrived = 0;
+      world.agreed = world.memory;
+      ++world.meeting;
+      world.changed.notify_all();
+    }
+    const bool met =
+        world.changed.wait_for(lock, std::chrono::duration<double>(options_.timeout_s),
+                               [&] { return world.meeting != meeting || world.failure; });
+    if (world.meeting == meeting) world.check_alive();
+    if (!met)
+      fail(Exit::restart, "[local] rank {} waited {:g} s for the others to create {}", rank_,
+           options_.timeout_s, what);
+    return world.agreed;
+  }
+
+  std::shared_ptr<LocalWorld> world_;
+  const int rank_;
+  const TransportOptions options_;
+  Topology topology_;
+};
+
+void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, const TransportOptions& options,
+              const std::function<void(Communicator&)>& body) {
+  std::unique_ptr<HostCommunicator> communicator;
+  auto leave = [&](Exit code, const char* what) {
+    const Error error(code, fmt::format("[rank {}] {}", rank, what));
+    world->fail(error);
+    if (communicator) communicator->abort(code, what);
+  };
+  try {
+    communicator = std::make_unique<HostCommunicator>(
+        std::make_unique<LocalTransport>(world, rank, options), options.timeout_s);
+    body(*communicator);
+    communicator->finish();
+  } catch (const Error& error) {
+    leave(error.code(), error.what());
+  } catch (const std::exception& error) {
+    leave(Exit::internal, error.what());
+  }
+}
+
+}  // namespace
+
+void run_local(int ranks, const TransportOptions& options,
+               const std::function<void(Communicator&)>& body) {
+  if (ranks < 1) fail(Exit::config, "[dist] local_ranks is {}; it must be at least 1", ranks);
+  auto world = std::make_shared<LocalWorld>(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] { run_rank(world, r, options, body); });
+  for (std::thread& thread : threads) thread.join();
+  world->check_alive();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,212 @@
+#include "dist/mpi.h"
+
+#include <fcntl.h>
+#include <mpi.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "dist/host_communicator.h"
+#include "dist/launch.h"
+
+namespace lockstep {
+
+namespace {
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(Exit::restart, "[mpi] {} failed: {}", call, std::string(text, length));
+}
+
+// One message, in pieces that MPI can count.
+class MpiTransfer : public Transfer {
+ public:
+  template <class Start>  // start(offset, count, request)
+  MpiTransfer(size_t bytes, size_t piece, Start start) {
+    for (size_t at = 0; at < bytes; at += piece) {
+      requests_.push_back(MPI_REQUEST_NULL);
+      start(at, static_cast<int>(std::min(piece, bytes - at)), &requests_.back());
+    }
+  }
+  bool done() override {
+    int all = 0;
+    check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all,
+                          MPI_STATUSES_IGNORE),
+              "MPI_Testall");
+    return all;
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
+
+// What a rank tells the others about memory it offers.
+struct Offer {
+  int64_t pid = 0;
+  int fd = -1;
+  char error[256] = {};
+
+  template <class... Args>
+  void refuse(fmt::format_string<Args...> format, Args&&... args) {
+    const auto end = fmt::format_to_n(error, sizeof error - 1, format, std::forward<Args>(args)...);
+    *end.out = '\0';
+  }
+};
+
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(const TransportOptions& options) : options_(options) {}
+
+  std::string name() const override { return "mpi"; }
+
+  Topology open() override {
+    int provided = 0, rank = 0, size = 1;
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
+    if (provided < MPI_THREAD_SERIALIZED)
+      fail(Exit::config, "[mpi] this MPI was built without thread support (level {} of {})",
+           provided, MPI_THREAD_SERIALIZED);
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(world_, &rank);
+    MPI_Comm_size(world_, &size);
+    check_launch(size);
+    topology_.size = size;
+
+    struct Host {
+      char name[128];
+      char identity[128];
+    } mine{};
+    host_name().copy(mine.name, sizeof mine.name - 1);
+    host_identity().copy(mine.identity, sizeof mine.identity - 1);
+    std::vector<std::string> names, identities;
+    for (const Host& host : all_gather(mine, "the host names")) {
+      names.emplace_back(host.name);
+      identities.emplace_back(host.identity);
+    }
+    topology_ = make_topology(rank, names, identities, options_.ranks_per_host);
+    return topology_;
+  }
+
+  void close() override {
+    MPI_Comm_free(&world_);
+    check_mpi(MPI_Finalize(), "MPI_Finalize");
+  }
+
+  std::vector<std::shared_ptr<std::byte>> share(size_t bytes, const std::string& what) override {
+    std::vector<std::shared_ptr<std::byte>> memory(topology_.size);
+    Offer mine = allocate(bytes);
+    const auto offers = agree(mine, what);
+    for (int r = 0; r < topology_.size; ++r) {
+      if (topology_.same_host(r)) memory[r] = map(offers[r], bytes, mine);
+    }
+    agree(mine, what);  // by now everyone has mapped it, so the name it was found by may go
+    ::close(mine.fd);
+    return memory;
+  }
+
+  std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes) override {
+    return std::make_unique<MpiTransfer>(
+        bytes.size(), options_.largest_message, [&](size_t at, int count, MPI_Request* request) {
+          check_mpi(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, world_, request),
+                    "MPI_Isend");
+        });
+  }
+  std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> bytes) override {
+    return std::make_unique<MpiTransfer>(
+        bytes.size(), options_.largest_message, [&](size_t at, int count, MPI_Request* request) {
+          check_mpi(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, world_, request),
+                    "MPI_Irecv");
+        });
+  }
+
+ private:
+  // Anonymous memory found through /proc/PID/fd: no size limit of /dev/shm (64 MB in a container by
+  // default), and nothing left behind by kill -9. Reserved at once, so that too little memory is an
+  // error here and not a SIGBUS in the middle of backward.
+  Offer allocate(size_t bytes) {
+    Offer offer;
+    offer.pid = getpid();
+    offer.fd = memfd_create("lockstep", MFD_CLOEXEC);
+    if (offer.fd < 0) {
+      offer.refuse("memfd_create: {}", std::strerror(errno));
+    } else if (ftruncate(offer.fd, static_cast<off_t>(bytes)) != 0) {
+      offer.refuse("ftruncate: {}", std::strerror(errno));
+    } else if (const int code = posix_fallocate(offer.fd, 0, static_cast<off_t>(bytes))) {
+      offer.refuse("posix_fallocate: {}", std::strerror(code));
+    }
+    return offer;
+  }
+
+  std::shared_ptr<std::byte> map(const Offer& theirs, size_t bytes, Offer& mine) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* address = MAP_FAILED;
+    if (fd >= 0)
+      address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (address == MAP_FAILED) mine.refuse("mapping {}: {}", path, std::strerror(errno));
+    if (fd >= 0) ::close(fd);
+    if (address == MAP_FAILED) return nullptr;
+    return {static_cast<std::byte*>(address), [bytes](std::byte* p) { munmap(p, bytes); }};
+  }
+
+  // All ranks learn of a failure of one, and all fail with the same words.
+  std::vector<Offer> agree(const Offer& mine, const std::string& what) {
+    auto offers = all_gather(mine, what.c_str());
+    for (int r = 0; r < topology_.size; ++r) {
+      if (offers[r].error[0])
+        fail(Exit::restart,
+             "[dist] {} has no shared memory for {}: {}; use a smaller dist.bucket_mb or model, "
+             "fewer ranks per host, or raise the memory limit of the container",
+             topology_.describe(r), what, offers[r].error);
+    }
+    return offers;
+  }
+
+  template <class T>
+  std::vector<T> all_gather(const T& mine, const char* what) {
+    using Clock = std::chrono::steady_clock;
+    std::vector<T> all(topology_.size);
+    MPI_Request request;
+    check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
+                             world_, &request),
+              "MPI_Iallgather");
+    const auto since = Clock::now();
+    for (int done = 0;;) {
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done) return all;
+      if (Clock::now() - since > std::chrono::duration<double>(options_.timeout_s))
+        fail(Exit::restart, "[dist] rank {} on host {} waited {:g} s for all ranks to agree on {}",
+             topology_.rank, host_name(), options_.timeout_s, what);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  const TransportOptions options_;
+  MPI_Comm world_ = MPI_COMM_NULL;
+  Topology topology_;
+};
+
+}  // namespace
+
+void run_mpi(const TransportOptions& options, const std::function<void(Communicator&)>& body) {
+  HostCommunicator communicator(std::make_unique<MpiTransport>(options), options.timeout_s);
+  try {
+    body(communicator);
+    communicator.finish();
+  } catch (const Error& error) {
+    communicator.abort(error.code(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    communicator.abort(Exit::internal, error.what());
+    throw;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// What HostCommunicator needs from the world outside: who is there, memory shared within a host,
+// and messages between hosts. Two kinds: threads of one process (local.cpp) and processes
+// (mpi.cpp). All calls come from one thread, the communication thread. Read next:
+// host_communicator.h.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dist/communicator.h"
+
+namespace lockstep {
+
+struct TransportOptions {
+  double timeout_s = 300.0;
+  // For tests: pretend that every so many ranks are a host of their own. 0: the real hosts.
+  int ranks_per_host = 0;
+  // Messages are cut into pieces of this size, because MPI counts bytes with an int.
+  size_t largest_message = size_t{1} << 30;
+};
+
+// A message under way.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  virtual bool done() = 0;  // never blocks
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string name() const = 0;
+
+  virtual Topology open() = 0;  // first call; collective
+  virtual void close() = 0;  // last call after a good run; collective. Not called after a failure.
+
+  // Collective: `bytes` zeroed, present bytes, aligned to a page, on every rank. Returns the memory
+  // of each rank of my host by rank, null for the others. Fails on all ranks if it fails on one.
+  virtual std::vector<std::shared_ptr<std::byte>> share(size_t bytes, const std::string& what) = 0;
+
+  // Messages with equal (sender, receiver, tag) arrive in order. Both memories must stay untouched
+  // until the transfer is done.
+  virtual std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes) = 0;
+  virtual std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> bytes) = 0;
+};
+
+// Topology of the rank from names and identities (equal identity: one host), by rank.
+Topology make_topology(int rank, std::vector<std::string> names,
+                       const std::vector<std::string>& identities, int ranks_per_host);
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// What a Work refers to: set once by the communication thread, waited for by any other.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+
+#include "dist/communicator.h"
+
+namespace lockstep {
+
+class Work::State {
+ public:
+  void finish(const Timing& timing, std::exception_ptr error) {
+    {
+      std::lock_guard lock(mutex_);
+      timing_ = timing;
+      error_ = std::move(error);
+      done_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool done() const {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  Timing timing() const {
+    std::lock_guard lock(mutex_);
+    return timing_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Timing timing_;
+  std::exception_ptr error_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,332 @@
+// The same cases for every kind of world: threads (run plainly: 1 to 5 ranks, all on one host, each
+// on a host of its own, two per host) and processes (started by mpirun with --mpi: one world per
+// launch).
+#include "dist/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "dist/bench_comm.h"
+#include "dist/local.h"
+#include "dist/mpi.h"
+
+namespace lockstep {
+namespace {
+
+Communicator* mpi_world = nullptr;
+
+void on_worlds(const std::function<void(Communicator&)>& body) {
+  if (mpi_world) {
+    body(*mpi_world);
+    return mpi_world->barrier();
+  }
+  for (int ranks : {1, 2, 3, 4, 5}) {
+    for (int ranks_per_host : {0, 1, 2}) {
+      SCOPED_TRACE(fmt::format("{} threads, {} per host", ranks, ranks_per_host));
+      run_local(ranks, {.timeout_s = 20, .ranks_per_host = ranks_per_host}, body);
+    }
+  }
+}
+
+// Part sizes that are uneven and include an empty part as soon as there are three ranks.
+std::vector<size_t> uneven_parts(int ranks, size_t unit) {
+  std::vector<size_t> parts;
+  for (int p = 0; p < ranks; ++p) parts.push_back(unit * ((p * 2 + 1) % 5 % 4) + (p == 1 ? 4 : 0));
+  return parts;
+}
+
+// A byte that tells who wrote it where and when.
+std::byte mark(int rank, size_t offset, int generation) {
+  return static_cast<std::byte>(rank * 101 + offset * 7 + generation * 31);
+}
+
+void fill(Communicator& c, Window& window, int generation) {
+  for (size_t i = 0; i < window.bytes(); ++i) window.mine()[i] = mark(c.rank(), i, generation);
+}
+
+void expect_marks(ByteView bytes, int rank, size_t offset, int generation, const char* what) {
+  for (size_t i = 0; i < bytes.size(); ++i)
+    ASSERT_EQ(bytes[i], mark(rank, offset + i, generation))
+        << what << ": byte " << i << " of rank " << rank << ", generation " << generation;
+}
+
+// Makes ranks arrive in changing orders.
+void dawdle(Communicator& c, int generation) {
+  std::minstd_rand random(c.rank() * 7919 + generation);
+  random.discard(3);
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+}
+
+TEST(Communicator, TopologyCountsHosts) {
+  on_worlds([](Communicator& c) {
+    const Topology& t = c.topology();
+    ASSERT_EQ(t.size, static_cast<int>(t.host_of.size()));
+    EXPECT_EQ(std::count(t.host_of.begin(), t.host_of.end(), t.host_of[t.rank]), t.local_size);
+    EXPECT_LT(t.local_rank, t.local_size);
+    EXPECT_EQ(t.host_of[0], 0);
+    EXPECT_FALSE(t.host_name[t.rank].empty());
+  });
+}
+
+TEST(Communicator, ExchangeYieldsMyPartOfEveryRank) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("exchange", uneven_parts(c.size(), 1000));
+    for (int generation = 0; generation < 20; ++generation) {
+      c.reclaim(window).wait();
+      fill(c, *window, generation);
+      dawdle(c, generation);
+      int calls = 0;
+      c.exchange(window, [&](std::span<const ByteView> views) {
+         ++calls;
+         ASSERT_EQ(static_cast<int>(views.size()), c.size());
+         for (int r = 0; r < c.size(); ++r) {
+           ASSERT_EQ(views[r].size(), window->part_bytes(c.rank()));
+           expect_marks(views[r], r, window->part_offset(c.rank()), generation, "exchange");
+         }
+       }).wait();
+      EXPECT_EQ(calls, 1);
+    }
+  });
+}
+
+TEST(Communicator, GatherYieldsEveryRanksPart) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("gather", uneven_parts(c.size(), 700));
+    for (int generation = 0; generation < 20; ++generation) {
+      c.reclaim(window).wait();
+      fill(c, *window, generation);
+      dawdle(c, generation);
+      if (generation % 2) {
+        c.gather(window, [&](std::span<const ByteView> views) {
+           for (int r = 0; r < c.size(); ++r)
+             expect_marks(views[r], r, window->part_offset(r), generation, "gather");
+         }).wait();
+      } else {
+        c.gather(window).wait();
+        for (int r = 0; r < c.size(); ++r)
+          expect_marks(window->part(r), r, window->part_offset(r), generation, "whole");
+      }
+    }
+  });
+}
+
+TEST(Communicator, BroadcastFromEveryRootRightAfterAGather) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("broadcast", uneven_parts(c.size(), 900));
+    for (int generation = 0; generation < 12; ++generation) {
+      const int root = generation % c.size();
+      c.reclaim(window).wait();
+      fill(c, *window, generation);
+      // The broadcast writes over my part, which slow peers may still gather from.
+      const Work gather = c.gather(window, [&](std::span<const ByteView> views) {
+        dawdle(c, generation);
+        for (int r = 0; r < c.size(); ++r) {
+          expect_marks(views[r], r, window->part_offset(r), generation, "gather");
+          if (r != c.rank()) std::ranges::copy(views[r], window->part(r).begin());
+        }
+      });
+      c.broadcast(window, root).wait();
+      EXPECT_TRUE(gather.done());
+      for (int r = 0; r < c.size(); ++r)
+        expect_marks(window->part(r), r, window->part_offset(r), generation, "broadcast");
+    }
+  });
+}
+
+TEST(Communicator, AllReduceIsExactOverManyGenerations) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("sum", uneven_parts(c.size(), 4000));
+    float* mine = reinterpret_cast<float*>(window->mine().data());
+    const size_t count = window->bytes() / sizeof(float);
+    for (int generation = 0; generation < 50; ++generation) {
+      c.reclaim(window).wait();
+      for (size_t i = 0; i < count; ++i)
+        mine[i] = float(int(i % 100) + generation * (c.rank() + 1));
+      dawdle(c, generation);
+      all_reduce_floats(c, window).wait();
+      const int ranks = c.size();
+      for (size_t i = 0; i < count; ++i)
+        ASSERT_EQ(mine[i], float(int(i % 100) * ranks + generation * ranks * (ranks + 1) / 2));
+    }
+  });
+}
+
+// Sums in place again and again without reclaim: allowed, because only the operations write.
+TEST(Communicator, AllReduceRepeatsWithoutReclaim) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("again", even_parts(999, sizeof(float), c.size()));
+    float* mine = reinterpret_cast<float*>(window->mine().data());
+    for (size_t i = 0; i < 999; ++i) mine[i] = 1;
+    std::vector<Work> works;
+    for (int i = 0; i < 6; ++i) works.push_back(all_reduce_floats(c, window));
+    works.back().wait();
+    for (size_t i = 0; i < 999; ++i) ASSERT_EQ(mine[i], std::pow(c.size(), 6));
+  });
+}
+
+float scalar_tree(const std::vector<float>& x, size_t begin, size_t end) {
+  if (end - begin == 1) return x[begin];
+  size_t half = 1;
+  while (half * 2 < end - begin) half *= 2;
+  return scalar_tree(x, begin, begin + half) + scalar_tree(x, begin + half, end);
+}
+
+TEST(Communicator, AllReduceHasTheBitsOfTheTree) {
+  on_worlds([](Communicator& c) {
+    constexpr size_t kCount = 5001;
+    auto contribution = [](int rank) {
+      std::mt19937 random(rank);
+      std::normal_distribution<float> normal;
+      std::vector<float> values(kCount);
+      for (float& value : values) value = normal(random) * std::exp(5 * normal(random));
+      return values;
+    };
+    const auto window = c.window("bits", even_parts(kCount, sizeof(float), c.size(), 64));
+    float* mine = reinterpret_cast<float*>(window->mine().data());
+    std::ranges::copy(contribution(c.rank()), mine);
+    all_reduce_floats(c, window).wait();
+    std::vector<std::vector<float>> all;
+    for (int r = 0; r < c.size(); ++r) all.push_back(contribution(r));
+    for (size_t i = 0; i < kCount; ++i) {
+      std::vector<float> column;
+      for (const auto& values : all) column.push_back(values[i]);
+      const float expected = scalar_tree(column, 0, column.size());
+      ASSERT_EQ(std::memcmp(&mine[i], &expected, sizeof expected), 0) << "element " << i;
+    }
+  });
+}
+
+TEST(Communicator, ManyWindowsAreUnderWayAtOnce) {
+  on_worlds([](Communicator& c) {
+    std::vector<WindowPtr> windows;
+    for (int w = 0; w < 6; ++w)
+      windows.push_back(c.window(fmt::format("bucket {}", w), uneven_parts(c.size(), 400 * w)));
+    for (int generation = 0; generation < 10; ++generation) {
+      std::vector<Work> works;
+      for (auto& window : windows) {
+        c.reclaim(window).wait();
+        float* mine = reinterpret_cast<float*>(window->mine().data());
+        std::fill_n(mine, window->bytes() / sizeof(float), float(generation + c.rank()));
+        works.push_back(all_reduce_floats(c, window));
+        dawdle(c, generation);
+      }
+      const float expected = c.size() * generation + c.size() * (c.size() - 1) / 2;
+      for (size_t w = windows.size(); w-- > 0;) {
+        works[w].wait();
+        const float* sums = reinterpret_cast<const float*>(windows[w]->mine().data());
+        for (size_t i = 0; i < windows[w]->bytes() / sizeof(float); ++i)
+          ASSERT_EQ(sums[i], expected);
+        const Work::Timing t = works[w].timing();
+        EXPECT_LE(t.started, t.arrived);
+        EXPECT_LE(t.arrived, t.finished);
+      }
+    }
+  });
+}
+
+TEST(Communicator, AllGatherBytesOfAnySize) {
+  on_worlds([](Communicator& c) {
+    for (size_t unit : {size_t{0}, size_t{3}, size_t{20000}}) {
+      auto size_of = [unit](int rank) { return unit * (rank + 1) * (rank % 3); };
+      std::vector<std::byte> mine(size_of(c.rank()));
+      for (size_t i = 0; i < mine.size(); ++i) mine[i] = mark(c.rank(), i, 0);
+      const auto all = c.all_gather_bytes(mine);
+      ASSERT_EQ(static_cast<int>(all.size()), c.size());
+      for (int r = 0; r < c.size(); ++r) {
+        ASSERT_EQ(all[r].size(), size_of(r));
+        expect_marks(all[r], r, 0, 0, "bytes");
+      }
+    }
+  });
+}
+
+TEST(Communicator, WindowsOfDifferentSizesAreRefused) {
+  on_worlds([](Communicator& c) {
+    if (c.size() == 1) return;
+    const std::vector<size_t> parts(c.size(), c.rank() == 0 ? 64 : 128);
+    try {
+      c.window("crooked", parts);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::internal);
+      EXPECT_NE(std::string(error.what()).find("'crooked' has other part sizes on rank"),
+                std::string::npos);
+    }
+  });
+}
+
+TEST(Communicator, BenchCommFindsNothingWrong) {
+  on_worlds([](Communicator& c) {
+    for (bool out_of_place : {false, true}) {
+      const BenchCommOptions options{.begin_bytes = 1000,
+                                     .end_bytes = 70000,
+                                     .factor = 8,
+                                     .iterations = 2,
+                                     .warmup = 1,
+                                     .mpi_out_of_place = out_of_place};
+      const auto rows = bench_comm(c, options);
+      ASSERT_EQ(rows.size(), 12u);
+      for (const auto& row : rows) {
+        EXPECT_EQ(row.ours.wrong, 0) << bench_comm_line(row);
+        EXPECT_EQ(row.mpi.has_value(), c.backend() == "mpi");
+        if (row.mpi) {
+          EXPECT_EQ(row.mpi->wrong, 0) << bench_comm_line(row);
+        }
+        EXPECT_GE(row.ours.max_us, row.ours.median_us);
+      }
+      const double n = c.size();
+      EXPECT_DOUBLE_EQ(rows[0].ours.busbw, rows[0].ours.algbw * 2 * (n - 1) / n);
+    }
+  });
+}
+
+// Of the other ranks only failures are seen.
+class FailurePrinter : public testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed())
+      fmt::print(stderr, "rank {}: {}:{}: {}\n", rank_,
+                 result.file_name() ? result.file_name() : "", result.line_number(),
+                 result.message());
+  }
+
+ private:
+  const int rank_;
+};
+
+int run_under_mpi(const TransportOptions& options) {
+  int result = 0;
+  run_mpi(options, [&](Communicator& c) {
+    mpi_world = &c;
+    if (c.rank() > 0) {
+      auto& listeners = testing::UnitTest::GetInstance()->listeners();
+      delete listeners.Release(listeners.default_result_printer());
+      listeners.Append(new FailurePrinter(c.rank()));
+    }
+    result = RUN_ALL_TESTS();
+  });
+  return result;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+// [--mpi [ranks per pretended host [largest message]]]
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc < 2) return RUN_ALL_TESTS();
+  lockstep::TransportOptions options{.timeout_s = 20};
+  if (argc > 2) options.ranks_per_host = std::atoi(argv[2]);
+  if (argc > 3) options.largest_message = std::atoi(argv[3]);
+  try {
+    return lockstep::run_under_mpi(options);
+  } catch (const lockstep::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

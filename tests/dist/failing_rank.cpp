@@ -1,0 +1,45 @@
+// A job for mpi_failures_test: rank 1 misbehaves in the way the argument says, as trainer's main
+// would see it: the message on stderr, the exit code of the error.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "dist/mpi.h"
+
+namespace lockstep {
+namespace {
+
+void misbehave(Communicator& c, const std::string& how) {
+  const auto window = c.window("bucket 0", even_parts(1000, sizeof(float), c.size()));
+  c.barrier();
+  if (how == "memory") {
+    // Stands for a host without memory: shared memory is a file too, and this limit bounds it.
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    if (c.rank() == 1) setrlimit(RLIMIT_FSIZE, &limit);
+    c.window("bucket 1", std::vector<size_t>(c.size(), 1 << 21));
+  }
+  if (c.rank() == 1) {
+    if (how == "throw") fail(Exit::data, "[data] shard 7 is truncated");
+    if (how == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+    if (how == "kill") std::raise(SIGKILL);
+  }
+  all_reduce_floats(c, window).wait();
+  c.barrier();
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int, char** argv) {
+  try {
+    lockstep::run_mpi({.timeout_s = 0.5}, [&](auto& c) { lockstep::misbehave(c, argv[1]); });
+  } catch (const lockstep::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}
