@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
-#include <new>
 
 #include "dist/futex.h"
 #include "dist/work_state.h"
@@ -18,7 +17,7 @@ using Outs = std::span<const std::span<std::byte>>;
 
 // While messages to other hosts are under way the thread looks after them this often; shorter
 // pauses gain nothing measurable and take the core from backward.
-constexpr std::chrono::microseconds kMessagePause{50};
+constexpr std::chrono::microseconds kMessagePause{100};
 // Without messages only a bell matters; the pause bounds how late a time-out is noticed.
 constexpr std::chrono::milliseconds kBellPause{50};
 constexpr size_t kBulletinBytes = 16384;
@@ -29,13 +28,12 @@ struct Header {
   std::atomic<uint64_t> published;  // operations whose memory the peers may read
   std::atomic<uint64_t> consumed;   // operations whose views this rank has finished reading
 };
+static_assert(sizeof(Header) <= kHeaderBytes && std::atomic<uint64_t>::is_always_lock_free);
 
 // Into memory of the same size, which may be the same memory.
 void copy(ByteView from, std::span<std::byte> to) {
   if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
 }
-
-static_assert(sizeof(Header) <= kHeaderBytes && std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace
 
@@ -105,7 +103,8 @@ struct HostCommunicator::Operation {
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s)
     : transport_(std::move(transport)), timeout_(static_cast<int64_t>(timeout_s * 1e9)) {
   std::promise<void> ready;
-  thread_ = std::thread([this, &ready] {
+  std::future<void> opened = ready.get_future();
+  thread_ = std::thread([this, ready = std::move(ready)]() mutable {
     try {
       topology_ = transport_->open();
       for (auto& memory : transport_->share(sizeof(Board), "the board"))
@@ -119,7 +118,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double 
     run();
   });
   try {
-    ready.get_future().get();
+    opened.get();
   } catch (...) {
     thread_.join();
     throw;

@@ -184,7 +184,7 @@ class MpiTransport : public Transport {
       if (Clock::now() - since > std::chrono::duration<double>(options_.timeout_s))
         fail(Exit::restart, "[dist] rank {} on host {} waited {:g} s for all ranks to agree on {}",
              topology_.rank, host_name(), options_.timeout_s, what);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 
