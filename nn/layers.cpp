@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/philox.h"
+
 namespace lockstep {
 
 namespace {
@@ -61,12 +63,12 @@ Attention::Attention(std::string name, const Factory& make, const ModelConfig& c
   add_child(qkv_);
   add_child(proj_);
   if (is_llama(config))
-    std::tie(cos_, sin_) = rope_tables(config.max_seq_len, heads_.head_dim, config.rope_theta);
+    rotation_ = rope_tables(config.max_seq_len, heads_.head_dim, config.rope_theta);
 }
 
 Tensor Attention::operator()(const Tensor& x, const ForwardContext& context) const {
   Tensor qkv = qkv_(x);  // (B, T, (H + 2 H_kv) D)
-  if (cos_.defined()) qkv = rope(qkv, cos_, sin_, heads_);
+  if (rotation_) qkv = rope(qkv, *rotation_, heads_);
   return dropout_(proj_(causal_attention(qkv, heads_)), context);
 }
 

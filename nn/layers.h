@@ -60,7 +60,7 @@ class Attention : public Module {
   Heads heads_;
   Linear qkv_, proj_;
   Dropout dropout_;
-  Tensor cos_, sin_;  // (max_seq_len, head_dim / 2), Llama only
+  std::optional<RopeTables> rotation_;  // Llama only
 };
 
 // GPT-2: proj(gelu(fc(x))). Llama: down(silu(gate(x)) * up(x)), gate and up in one matrix.

@@ -1,0 +1,58 @@
+// DataParallel: N ranks, each with the gradient of its own micro batches, end up with the same mean
+// gradient. It attaches itself to the parameters' leaves and is told where backward passes and
+// steps begin and end; it knows no model and no optimizer. The naive form comes first, to read and
+// to compare with; the bucketed one is what is used. Both give the same bits. Read next:
+// data_parallel.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/communicator.h"
+#include "dist/config.h"
+
+namespace lockstep {
+
+// What a step's exchange found and cost on this rank.
+struct GradientReport {
+  double norm =
+      0;  // 2-norm of the mean gradient over all parameters; not finite if any element is not
+  std::string non_finite;  // the first parameter, in order, with a non-finite gradient; else empty
+  double comm_ms = 0;  // communicating: from the moment the last rank's part of a bucket was there
+  double exposed_ms = 0;   // of finish() that was spent waiting for communication or peers
+  double wait_ms = 0;      // of exposed_ms, the part in which a slower rank's gradient was awaited
+  int64_t wire_bytes = 0;  // gradient bytes this rank sent to others
+};
+
+class DataParallel {
+ public:
+  virtual ~DataParallel() = default;
+
+  // Before each backward pass of a step, micro = 0, 1, .., count - 1. Gradients of the micro steps
+  // are summed locally; communication belongs to the last.
+  virtual void begin_micro_step(int64_t micro, int64_t count) = 0;
+
+  // After the last backward pass: returns when every gradient() is the sum over ranks of the
+  // gradients (each already divided by the step's global token count, so this is the mean). A
+  // parameter that got no gradient counts as zero and is named once in the log line returned by
+  // unused().
+  virtual GradientReport finish() = 0;
+
+  // Of the i-th parameter given at construction: fp32, its shape. Valid from finish() to release().
+  virtual const Tensor& gradient(size_t i) const = 0;
+
+  // The optimizer has read the gradients: their memory may be written again.
+  virtual void release() = 0;
+
+  // Parameters that got no gradient in the first step, for one warning.
+  virtual const std::vector<std::string>& unused() const = 0;
+};
+
+// `parameters` in the order of their use in forward (a Module's parameters()).
+std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
+                                                 Communicator& communicator,
+                                                 std::vector<NamedTensor> parameters);
+
+}  // namespace lockstep

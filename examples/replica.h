@@ -1,0 +1,72 @@
+// Replica: one rank's copy of the model with everything that trains it: data, gradient exchange,
+// optimizer. It can do a step, evaluate, and be saved and restored; it decides nothing about when.
+// Read next: replica.cpp, whose step() is the whole of data-parallel training; trainer.h for the
+// loop.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/step_scalars.h"
+#include "data/loader.h"
+#include "dist/communicator.h"
+#include "dist/data_parallel.h"
+#include "examples/config.h"
+#include "examples/metrics.h"
+#include "nn/gpt.h"
+#include "optim/optimizer.h"
+
+namespace lockstep {
+
+class Replica {
+ public:
+  // Collective: all ranks build theirs together. Weights are the seed's.
+  Replica(const Config& config, Communicator& communicator);
+
+  // Training step t, counted from 1. Collective. Fills in all metrics but `attempt`, `mfu` and
+  // `val_loss`.
+  StepMetrics step(int64_t t);
+
+  // Mean loss per token over the validation split, the same on all ranks. Collective.
+  double evaluate();
+
+  // Continues with step t + 1: the data position follows from t.
+  void start_after(int64_t t);
+
+  // Compares weights across ranks. Collective; Exit::config naming the parameter that differs.
+  void verify();
+
+  // Everything that a checkpoint must hold beside the config and the step.
+  std::vector<NamedTensor> state() const;
+
+  Gpt& model() { return model_; }
+  int64_t tokens_per_step() const;
+  int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
+  const std::string& non_finite() const { return non_finite_; }
+  const std::vector<std::string>& unused_parameters() const { return gradients_->unused(); }
+  std::string data_identity() const;
+
+ private:
+  void plan(int64_t t);
+  double train_micro_batch(int64_t micro);
+  void clip_or_skip(const GradientReport& report);
+  void update();
+  double sum_over_ranks(const std::vector<double>& by_micro_batch);
+
+  Config config_;
+  Communicator& communicator_;
+  int64_t accumulation_;
+  Gpt model_;
+  std::vector<NamedTensor> parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<DataParallel> gradients_;
+  std::unique_ptr<Dataset> train_data_, val_data_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<Loader> loader_;
+  StepScalars scalars_;
+  int64_t skipped_in_a_row_ = 0;
+  std::string non_finite_;  // the parameter that made the last step be skipped
+};
+
+}  // namespace lockstep
