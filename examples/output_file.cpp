@@ -1,0 +1,84 @@
+// Writing files. Read next: safetensors.cpp.
+#include "examples/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "data/mapped_file.h"
+
+namespace lockstep {
+
+namespace {
+
+bool room_helps(int reason) {
+  return reason == ENOSPC || reason == EDQUOT || reason == EFBIG || reason == EIO;
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const std::string& path, int64_t expected)
+    : path_(path), expected_(expected), hash_(XXH3_createState(), XXH3_freeState) {
+  XXH3_64bits_reset(hash_.get());
+  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) refused(errno);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void OutputFile::write(const void* bytes, size_t count) {
+  constexpr size_t chunk = size_t{1} << 20;  // hashed and written while it is in the cache
+  const char* next = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t done = ::write(descriptor_, next, std::min(count, chunk));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) refused(done < 0 ? errno : ENOSPC);
+    XXH3_64bits_update(hash_.get(), next, done);
+    next += done, count -= done, written_ += done;
+  }
+}
+
+FileSum OutputFile::finish() {
+  check(descriptor_ >= 0, "[file] {} is finished already", path_);
+  // close() may report what a network file system could not store.
+  const bool synced = fsync(descriptor_) == 0;
+  const int reason = errno;
+  const bool closed = close(descriptor_) == 0;
+  descriptor_ = -1;
+  if (!synced || !closed) refused(synced ? errno : reason);
+  return {written_, XXH3_64bits_digest(hash_.get())};
+}
+
+void OutputFile::refused(int reason) const {
+  if (room_helps(reason))
+    fail(Exit::restart,
+         "[file] cannot write {}: {}, after {} of {} bytes; make room and run the same command "
+         "again",
+         path_, std::strerror(reason), written_, expected_);
+  fail(Exit::config, "[file] cannot write {}: {}; check the folder and its rights", path_,
+       std::strerror(reason));
+}
+
+FileSum sum_of_file(const std::string& path) {
+  const MappedFile file(path);
+  return {file.size(), XXH3_64bits(file.data(), file.size())};
+}
+
+void sync_folder(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
+  const int reason = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (!synced)
+    fail(room_helps(reason) ? Exit::restart : Exit::config, "[file] cannot sync the folder {}: {}",
+         path, std::strerror(reason));
+}
+
+}  // namespace lockstep

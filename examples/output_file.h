@@ -1,0 +1,50 @@
+// A file being written for good: streamed, counted and hashed on the way, synced at the end. It
+// does not rename or clean up: what a half-written file means is for the caller to say
+// (checkpoint.h). Read next: safetensors.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct XXH3_state_s;
+
+namespace lockstep {
+
+struct FileSum {
+  int64_t bytes = 0;
+  uint64_t xxh3 = 0;  // 64-bit xxHash3 of the whole file
+  bool operator==(const FileSum&) const = default;
+};
+
+// Errors name the path, the reason, and how many of `expected` bytes were written. Exit::restart
+// where making room is the remedy (disk full, quota, file size limit, I/O error), else
+// Exit::config. A file size limit also sends SIGXFSZ, which kills unless it is ignored
+// (run_folder.h does).
+class OutputFile {
+ public:
+  OutputFile(const std::string& path, int64_t expected);  // creates or empties the file
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* bytes, size_t count);
+  FileSum finish();  // fsync and close; once
+
+ private:
+  [[noreturn]] void refused(int reason) const;
+
+  std::string path_;
+  int64_t expected_, written_ = 0;
+  int descriptor_ = -1;
+  std::shared_ptr<XXH3_state_s> hash_;
+};
+
+// The sum of a file's content as it is on disk now. Exit::data if it cannot be read.
+FileSum sum_of_file(const std::string& path);
+
+// fsync of a folder, so that the names in it survive a crash. Errors as for OutputFile.
+void sync_folder(const std::string& path);
+
+}  // namespace lockstep
