@@ -1,0 +1,85 @@
+// Planning buckets and their parts. Read next: data_parallel.cpp.
+#include "dist/buckets.h"
+
+#include <algorithm>
+
+#include "core/backend.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr int64_t last_bucket_bytes = int64_t{1} << 20;
+constexpr int64_t alignment = 16;  // elements: every parameter starts on a cache line
+
+int64_t aligned(int64_t elements) {
+  return (elements + alignment - 1) / alignment * alignment;
+}
+
+int64_t bytes_of(const NamedTensor& p) {
+  return aligned(p.tensor.numel()) * static_cast<int64_t>(sizeof(float));
+}
+
+// How many of the first parameters, whose gradients come last, form the last bucket.
+size_t last_members(const std::vector<NamedTensor>& parameters) {
+  size_t n = std::min<size_t>(1, parameters.size());
+  int64_t bytes = n ? bytes_of(parameters[0]) : 0;
+  while (n < parameters.size() && bytes + bytes_of(parameters[n]) <= last_bucket_bytes)
+    bytes += bytes_of(parameters[n++]);
+  return n;
+}
+
+// Cuts a bucket of `total` elements into parts at starts of cells, each as near as possible below
+// its even share.
+void cut(Bucket& bucket, const std::vector<NamedTensor>& parameters, int64_t total, int ranks) {
+  bucket.edges.assign(1, 0);
+  bucket.parts.assign(ranks, {});
+  int r = 0;
+  for (const auto& [parameter, offset] : bucket.members) {
+    const int64_t elements = parameters[parameter].tensor.numel();
+    for (int64_t cell = 0; cell < cell_count(elements); ++cell) {
+      const int64_t begin = offset + cell * cell_size;
+      while (r + 1 < ranks && begin >= total * (r + 1) / ranks) {
+        bucket.edges.push_back(begin);
+        ++r;
+      }
+      const int64_t size = std::min(cell_size, elements - cell * cell_size);
+      std::vector<CellRun>& runs = bucket.parts[r];
+      if (runs.empty() || runs.back().parameter != parameter)
+        runs.push_back({parameter, cell, 0, begin, 0});
+      runs.back().cells++;
+      runs.back().elements += size;
+    }
+  }
+  bucket.edges.resize(ranks + 1, total);
+}
+
+}  // namespace
+
+int64_t cell_count(int64_t elements) {
+  return (elements + cell_size - 1) / cell_size;
+}
+
+std::vector<Bucket> plan_buckets(const std::vector<NamedTensor>& parameters, int64_t bucket_bytes,
+                                 int ranks) {
+  std::vector<Bucket> buckets;
+  const size_t last = last_members(parameters);
+  int64_t filled = 0;  // elements of the open bucket
+  const auto close = [&] {
+    if (filled > 0) cut(buckets.back(), parameters, filled, ranks);
+    filled = 0;
+  };
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const int64_t size = aligned(parameters[i].tensor.numel());
+    if (size == 0) continue;
+    const bool full = (filled + size) * static_cast<int64_t>(sizeof(float)) > bucket_bytes;
+    if (filled > 0 && (full || i + 1 == last)) close();
+    if (filled == 0) buckets.emplace_back();
+    buckets.back().members.push_back({i, filled});
+    filled += size;
+  }
+  close();
+  return buckets;
+}
+
+}  // namespace lockstep
