@@ -16,7 +16,11 @@ namespace {
 
 std::vector<std::string> matching_files(const std::string& pattern) {
   // A file of exactly this name wins, so that a name with [ or * in it can be given.
-  if (std::filesystem::exists(pattern)) return {pattern};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(pattern, ignored))
+    fail(Exit::data, "[data] {} is a folder; name its shards, such as {}", pattern,
+         (std::filesystem::path(pattern) / "train_*.bin").string());
+  if (std::filesystem::exists(pattern, ignored)) return {pattern};
   std::vector<std::string> files;
   glob_t found{};
   if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0)

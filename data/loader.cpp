@@ -37,21 +37,8 @@ Loader::Loader(const Dataset& data, const Sampler& sampler, Schedule schedule, O
       options.micro_batch > 0 && options.seq_len > 0 && options.workers >= 0 && options.start >= 0,
       "[loader] micro_batch {}, seq_len {}, workers {}, start {}", options.micro_batch,
       options.seq_len, options.workers, options.start);
-  // Signals are for the thread that trains: a new thread inherits this mask.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-Loader::~Loader() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  slot_free_.notify_all();
-  threads_.clear();  // joins
+  for (int i = 0; i < options.workers; ++i)
+    threads_.emplace_back([this](std::stop_token stop) { work(stop); });
 }
 
 const Batch& Loader::next() {
@@ -73,12 +60,15 @@ const Batch& Loader::next() {
   return mine.batch;
 }
 
-void Loader::work() {
+void Loader::work(std::stop_token stop) {
+  sigset_t all;  // signals are for the thread that trains
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   const int64_t ring = static_cast<int64_t>(slots_.size());
   std::unique_lock lock(mutex_);
   while (true) {
-    slot_free_.wait(lock, [&] { return stopping_ || claimed_ < freed_ + ring; });
-    if (stopping_) return;
+    slot_free_.wait(lock, stop, [&] { return claimed_ < freed_ + ring; });
+    if (stop.stop_requested()) return;
     const int64_t number = claimed_++;
     Slot& mine = slot(number);
     lock.unlock();

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -46,7 +47,6 @@ class Loader {
 
   // `data` and `sampler` must outlive the loader.
   Loader(const Dataset& data, const Sampler& sampler, Schedule schedule, Options options);
-  ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
@@ -65,7 +65,7 @@ class Loader {
   };
 
   void fill(Batch& batch, int64_t number) const;
-  void work();
+  void work(std::stop_token stop);
   Slot& slot(int64_t number) { return slots_[number % slots_.size()]; }
 
   const Dataset& data_;
@@ -77,14 +77,14 @@ class Loader {
 
   // A ring of batches; batch n lives in slot n modulo their number. Guarded by mutex_: `claimed_`
   // (the first number that no thread has taken), `freed_` (every number below it may be
-  // overwritten), `stopping_` and each slot's `ready` and `error`. A slot's batch belongs to the
-  // thread that claimed it until it is ready, then to next().
+  // overwritten) and each slot's `ready` and `error`. A slot's batch belongs to the thread that
+  // claimed it until it is ready, then to next().
   std::vector<Slot> slots_;
   std::mutex mutex_;
-  std::condition_variable slot_ready_, slot_free_;
+  std::condition_variable slot_ready_;
+  std::condition_variable_any slot_free_;  // can wait for a stop, too
   int64_t claimed_, freed_;
-  bool stopping_ = false;
-  std::vector<std::jthread> threads_;
+  std::vector<std::jthread> threads_;  // last: they are stopped and joined first
 };
 
 }  // namespace lockstep

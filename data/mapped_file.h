@@ -1,6 +1,6 @@
 // A file mapped read-only into memory: the system pages in what is touched and may drop it again,
 // so a corpus may be larger than the memory. The mapping is shared by all threads and ranks of a
-// host. Read next: shard.h.
+// host, and no descriptor is held, so a corpus may have thousands of files. Read next: shard.h.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,12 @@ class MappedFile {
     return {reinterpret_cast<const char*>(data_), static_cast<size_t>(size_)};
   }
 
-  // Exit::data if the file has another size by now: touching a page behind the end of a file that
-  // was cut would kill the process with SIGBUS, and no message. Costs one fstat.
+  // Exit::data if the file is gone or has another size by now: touching a page behind the end of a
+  // file that was cut would kill the process with SIGBUS, and no message. Costs one stat.
   void check_size() const;
 
  private:
   std::string path_;
-  int descriptor_ = -1;
   int64_t size_ = 0;
   std::byte* data_ = nullptr;
 };

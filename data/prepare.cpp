@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "data/mapped_file.h"
@@ -19,7 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t piece_bytes = size_t{64} << 10;
+// SentencePiece's time per byte grows with the piece: 4 KiB take 0.66 of the time of 64 KiB.
+constexpr size_t piece_bytes = size_t{4} << 10;
+constexpr size_t part_bytes = size_t{1} << 20;  // of one thread
 
 void check_options(const PrepareOptions& options) {
   if (options.text.empty() || options.out.empty())
@@ -48,7 +54,7 @@ size_t split_point(std::string_view text, double fraction) {
   if (fraction == 0) return text.size();
   const auto validation = static_cast<size_t>(std::llround(fraction * text.size()));
   size_t split = text.size() - std::min(validation, text.size());
-  const size_t line_end = text.substr(split, piece_bytes).find('\n');
+  const size_t line_end = text.substr(split, part_bytes).find('\n');
   if (line_end != text.npos && split + line_end + 1 < text.size()) return split + line_end + 1;
   while (split < text.size() && (text[split] & 0xC0) == 0x80) ++split;
   return split;
@@ -89,11 +95,30 @@ class ShardSet {
   std::unique_ptr<ShardWriter> writer_;
 };
 
+std::vector<int32_t> encode(std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> tokens;
+  while (!text.empty()) {
+    const auto piece = tokenizer.encode(take_piece(text, piece_bytes));
+    tokens.insert(tokens.end(), piece.begin(), piece.end());
+  }
+  return tokens;
+}
+
+// Every processor encodes a part of the text; the parts are written in their order.
 void encode_all(const MappedFile& file, std::string_view text, const Tokenizer& tokenizer,
                 ShardSet& shards) {
-  while (!text.empty()) {
-    file.check_size();
-    shards.append(tokenizer.encode(take_piece(text, piece_bytes)));
+  const size_t threads = std::max(1u, std::thread::hardware_concurrency());
+  std::deque<std::future<std::vector<int32_t>>> running;
+  while (!text.empty() || !running.empty()) {
+    if (!text.empty() && running.size() < threads) {
+      file.check_size();
+      const std::string_view part = take_piece(text, part_bytes);
+      running.push_back(
+          std::async(std::launch::async, [part, &tokenizer] { return encode(part, tokenizer); }));
+    } else {
+      shards.append(running.front().get());
+      running.pop_front();
+    }
   }
   shards.finish();
 }
@@ -156,7 +181,8 @@ PrepareResult prepare(const PrepareOptions& options) {
   fs::path out = options.out;
   if (!out.has_filename()) out = out.parent_path();  // a trailing slash
   const bool trains = options.tokenizer == "train";
-  if (!trains) open_tokenizer(options.tokenizer);  // its errors before any folder is made
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!trains) tokenizer = open_tokenizer(options.tokenizer);
   const size_t bad = options.tokenizer == "bytes" ? text.npos : invalid_utf8(text);
   if (bad != text.npos)
     fail(Exit::data,
@@ -164,11 +190,11 @@ PrepareResult prepare(const PrepareOptions& options) {
          options.text, bad);
 
   PartialFolder partial(out);
-  if (trains)
-    write_file(partial.path() / "tokenizer.model",
-               train_sentencepiece(text.substr(0, split), options.vocab_size));
-  const auto tokenizer =
-      open_tokenizer(trains ? (partial.path() / "tokenizer.model").string() : options.tokenizer);
+  if (trains) {
+    const fs::path model = partial.path() / "tokenizer.model";
+    write_file(model, train_sentencepiece(text.substr(0, split), options.vocab_size));
+    tokenizer = open_tokenizer(model.string());
+  }
 
   const int width = tokenizer->vocab_size() <= 65536 ? 2 : 4;
   ShardSet train(partial.path(), "train", width, options.shard_tokens);

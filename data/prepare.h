@@ -43,7 +43,7 @@ struct PrepareResult {
 };
 
 // Everything is made in OUT.partial, which is renamed when it is complete: OUT is whole or absent,
-// whenever the process dies. Text is encoded in pieces of at most 64 KiB that end with a line where
+// whenever the process dies. Text is encoded in pieces of at most 4 KiB that end with a line where
 // they can. Exit::usage for an impossible option, Exit::data for the rest.
 PrepareResult prepare(const PrepareOptions& options);
 

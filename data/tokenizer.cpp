@@ -107,7 +107,8 @@ class Lines : public sentencepiece::SentenceIterator {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "none") return nullptr;
   if (name == "bytes") return std::make_unique<ByteTokenizer>();
-  if (!std::filesystem::exists(name))
+  std::error_code ignored;
+  if (!std::filesystem::exists(name, ignored))
     fail(Exit::data,
          "[data.tokenizer] there is no file {}; use bytes, none, or the path of a SentencePiece "
          ".model",

@@ -2,7 +2,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <set>
 
 #include "data_test_util.h"
@@ -36,6 +36,8 @@ TEST(ShardDataset, NamesWithGlobCharactersAndMissingOnes) {
   TempFolder folder;
   write_shard(folder / "a[1].bin", {1, 2});
   EXPECT_EQ(ShardDataset(folder / "a[1].bin", DataFormat::llmc, 10).size(), 2);
+  expect_error(Exit::data, {"is a folder", "train_*.bin"},
+               [&] { ShardDataset(folder / "", DataFormat::llmc, 10); });
   expect_error(Exit::data, {"no file matches", "val_*.bin"},
                [&] { ShardDataset(folder / "val_*.bin", DataFormat::llmc, 10); });
 }

@@ -56,7 +56,7 @@ TEST(Prepare, BytesSplitAtALineIntoShards) {
 
 TEST(Prepare, TrainsASentencePieceModelFirst) {
   TempFolder folder;
-  const std::string text = numbered_lines(3000);
+  const std::string text = numbered_lines(45'000);  // several parts, encoded by several threads
   write_text(folder / "text.txt", text);
   const PrepareResult result = prepare({.text = folder / "text.txt",
                                         .out = folder / "out",

@@ -127,6 +127,8 @@ TEST(Shard, FileCutUnderARunningReader) {
   int32_t out[4];
   expect_error(Exit::data, {"a.bin", "201024 bytes", "2048 now"},
                [&] { shard.read(90'000, 4, 100, out); });
+  std::filesystem::remove(folder / "a.bin");
+  expect_error(Exit::data, {"a.bin", "gone", "No such file"}, [&] { shard.read(0, 4, 100, out); });
 }
 
 // More tokens than a signed 32-bit count and more bytes than 4 GiB; sparse, so it costs nothing.
