@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "data/dataset.h"
 #include "data/tokenizer.h"
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "core/philox.h"
-#include "data_test_util.h"
+#include "tests/data/data_test_util.h"
 
 namespace lockstep {
 namespace {
