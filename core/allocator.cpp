@@ -110,10 +110,18 @@ void* Allocator::take(size_t bytes) {
       it->second.pop_back();
       return p;
     }
-    stats_.held += static_cast<int64_t>(size);
-    stats_.system_allocations++;
   }
-  return source_.allocate(size);
+  void* p = nullptr;
+  try {
+    p = source_.allocate(size);
+  } catch (const Error&) {  // cached blocks of other classes may be what is missing
+    release_cached();
+    p = source_.allocate(size);
+  }
+  std::lock_guard lock(mutex_);
+  stats_.held += static_cast<int64_t>(size);
+  stats_.system_allocations++;
+  return p;
 }
 
 void Allocator::give(void* p, size_t bytes) {
