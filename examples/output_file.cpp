@@ -22,6 +22,14 @@ bool room_helps(int reason) {
 
 }  // namespace
 
+void fail_to(std::string_view action, const std::string& path, int reason,
+             const std::string& detail) {
+  const bool room = room_helps(reason);
+  fail(room ? Exit::restart : Exit::config, "[file] cannot {} {}: {}{}; {}", action, path,
+       std::strerror(reason), detail,
+       room ? "make room and run the same command again" : "check the folder and its rights");
+}
+
 OutputFile::OutputFile(const std::string& path, int64_t expected)
     : path_(path), expected_(expected), hash_(XXH3_createState(), XXH3_freeState) {
   XXH3_64bits_reset(hash_.get());
@@ -57,13 +65,7 @@ FileSum OutputFile::finish() {
 }
 
 void OutputFile::refused(int reason) const {
-  if (room_helps(reason))
-    fail(Exit::restart,
-         "[file] cannot write {}: {}, after {} of {} bytes; make room and run the same command "
-         "again",
-         path_, std::strerror(reason), written_, expected_);
-  fail(Exit::config, "[file] cannot write {}: {}; check the folder and its rights", path_,
-       std::strerror(reason));
+  fail_to("write", path_, reason, fmt::format(" after {} of {} bytes", written_, expected_));
 }
 
 FileSum sum_of_file(const std::string& path) {
@@ -76,9 +78,7 @@ void sync_folder(const std::string& path) {
   const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
   const int reason = errno;
   if (descriptor >= 0) close(descriptor);
-  if (!synced)
-    fail(room_helps(reason) ? Exit::restart : Exit::config, "[file] cannot sync the folder {}: {}",
-         path, std::strerror(reason));
+  if (!synced) fail_to("sync the folder", path, reason);
 }
 
 }  // namespace lockstep

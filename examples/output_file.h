@@ -18,10 +18,13 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
-// Errors name the path, the reason, and how many of `expected` bytes were written. Exit::restart
-// where making room is the remedy (disk full, quota, file size limit, I/O error), else
-// Exit::config. A file size limit also sends SIGXFSZ, which kills unless it is ignored
-// (run_folder.h does).
+// What the system refused, as an error: "cannot ACTION PATH: reason". Exit::restart where making
+// room is the remedy (disk full, quota, file size limit, I/O error), else Exit::config.
+[[noreturn]] void fail_to(std::string_view action, const std::string& path, int reason,
+                          const std::string& detail = "");
+
+// Errors as above, saying how many of `expected` bytes were written. A file size limit also sends
+// SIGXFSZ, which kills unless it is ignored (run_folder.h does).
 class OutputFile {
  public:
   OutputFile(const std::string& path, int64_t expected);  // creates or empties the file
