@@ -57,8 +57,8 @@ struct TrainConfig {
     v("eval_every", eval_every,
       "steps between evaluations on data.val, besides the one at the end; 0: only that one",
       Range{0, 1e12});
-    v("eval_batches", eval_batches, "micro-batches per rank and evaluation; 0: all of data.val",
-      Range{0, 1e12});
+    v("eval_batches", eval_batches,
+      "micro-batches per evaluation, over all ranks; 0: all of data.val", Range{0, 1e12});
     v("sample_every", sample_every,
       "steps between sample texts, besides the one at the end; 0: only that one", Range{0, 1e12});
     v("sample_tokens", sample_tokens, "tokens of a sample text; 0: no samples", Range{0, 1e6});
