@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "core/config_field.h"
+
 namespace lockstep {
 
 struct DataConfig {
@@ -22,10 +24,12 @@ struct DataConfig {
     v("val", val, "token shards to evaluate on, likewise; empty: no validation data");
     v("format", format,
       "llmc: .bin with llm.c's header; nanogpt_u16: headerless uint16; synthetic: random tokens, "
-      "no files");
+      "no files",
+      Choices{"llmc", "nanogpt_u16", "synthetic"});
     v("tokenizer", tokenizer,
       "bytes, the path of a SentencePiece .model, or none where token ids have no text");
-    v("workers", workers, "threads that prepare batches ahead; 0 reads them when they are needed");
+    v("workers", workers, "threads that prepare batches ahead; 0 reads them when they are needed",
+      Range{0, 64});
   }
 };
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/config_field.h"
+
 namespace lockstep {
 
 struct DistConfig {
@@ -20,18 +22,22 @@ struct DistConfig {
   template <class V>
   void visit(V& v) {
     v("backend", backend,
-      "who the ranks are: mpi (processes started by mpirun) | local (threads of this process)");
-    v("local_ranks", local_ranks, "number of ranks of backend local");
+      "who the ranks are: mpi (processes started by mpirun) or local (threads of this process)",
+      Choices{"mpi", "local"});
+    v("local_ranks", local_ranks, "number of ranks of backend local", Range{1, 64});
     v("reducer", reducer,
-      "bucketed (gradients travel while backward runs) | naive (one by one after backward; the "
-      "same "
-      "bits, for reading and for comparison)");
-    v("bucket_mb", bucket_mb, "size at which a gradient bucket is closed, in MiB");
+      "bucketed: gradients travel while backward runs; naive: one by one after backward, with the "
+      "same bits, for reading and for comparison",
+      Choices{"bucketed", "naive"});
+    v("bucket_mb", bucket_mb, "size at which a gradient bucket is closed, in MiB",
+      Range{1e-3, 1e5});
     v("overlap", overlap, "exchange buckets while backward still runs; false: afterwards");
     v("timeout_s", timeout_s,
-      "longest wait for another rank, in seconds; then the run ends with exit code 75");
+      "longest wait for another rank, in seconds; then the run ends with exit code 75",
+      Range{1e-2, 1e6});
     v("verify_every", verify_every,
-      "steps between comparisons of the weights across ranks; 0: only at the start");
+      "steps between comparisons of the weights across ranks; 0: only at the start",
+      Range{0, 1e12});
   }
 };
 
