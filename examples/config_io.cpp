@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "examples/config_fields.h"
@@ -71,12 +72,12 @@ class DuplicateKeys {
   std::vector<Object> open_;
 };
 
-// The library's message names the position its own way; what matters follows the last "; ".
+// What the library says, without its error number and its way of naming the position.
 std::string cause(const std::string& message) {
-  const size_t at = message.rfind("; ");
-  if (at != std::string::npos) return message.substr(at + 2);
-  const size_t colon = message.find(": ");
-  return colon == std::string::npos ? message : message.substr(colon + 2);
+  for (const std::string_view before : {" - ", "] "})
+    if (const size_t at = message.find(before); at != std::string::npos)
+      return message.substr(at + before.size());
+  return message;
 }
 
 Json parse_file(const std::string& file) {
@@ -188,13 +189,17 @@ class Assigner {
   template <class T>
   T whole_number(const ConfigField& field, const Json& value) const {
     if (!value.is_number()) wrong(field.path, expected(field), value);
-    const double approximate = value.get<double>();
-    check_range(field, approximate);
-    // As doubles both bounds are exact: -2^n and 2^n.
-    const double bound = std::ldexp(1.0, std::numeric_limits<T>::digits);
-    if (std::trunc(approximate) != approximate || approximate < -bound || approximate >= bound)
-      wrong(field.path, expected(field), value);
-    return value.is_number_float() ? static_cast<T>(approximate) : value.get<T>();
+    check_range(field, value.get<double>());
+    if (value.is_number_float()) {
+      const double number = value.get<double>();
+      const double bound = std::ldexp(1.0, std::numeric_limits<T>::digits);
+      if (std::trunc(number) == number && std::abs(number) < bound) return static_cast<T>(number);
+    } else {
+      const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
+                                                   : std::in_range<T>(value.get<int64_t>());
+      if (fits) return value.get<T>();
+    }
+    wrong(field.path, expected(field), value);
   }
 
   void check_choice(const ConfigField& field, const std::string& value) const {

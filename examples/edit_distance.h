@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -26,11 +27,13 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // The nearest of `known` dotted paths. The right last name in the wrong section ("lr", "model.lr")
-// counts as one slip.
+// counts as one slip; a path of another depth is two farther per level.
 inline std::string nearest_path(std::string_view path, const std::vector<std::string>& known) {
   const auto leaf = [](std::string_view p) { return p.substr(p.rfind('.') + 1); };
-  const auto distance = [&](std::string_view candidate) {
-    return std::min(edit_distance(path, candidate), edit_distance(leaf(path), leaf(candidate)) + 1);
+  const auto depth = [](std::string_view p) { return std::count(p.begin(), p.end(), '.'); };
+  const auto distance = [&](std::string_view candidate) -> size_t {
+    if (leaf(path) == leaf(candidate)) return 1;
+    return edit_distance(path, candidate) + 2 * std::abs(depth(path) - depth(candidate));
   };
   return *std::min_element(
       known.begin(), known.end(),
