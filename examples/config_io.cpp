@@ -1,3 +1,5 @@
+// The lists that config_fields.h makes, against JSON from nlohmann/json, which is used nowhere else
+// for configs. Read next: validate.h.
 #include "examples/config_io.h"
 
 #include <algorithm>

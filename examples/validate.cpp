@@ -1,0 +1,145 @@
+// Each rule with its message. Read next: ranks.h, which calls it once the number of ranks is known.
+#include "examples/validate.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+// A key that means nothing beside another key's value must be left alone: set, it would be ignored.
+template <class T>
+void only_if(bool used, std::string_view key, const T& value, const T& unset,
+             std::string_view condition) {
+  if (!used && value != unset)
+    fail(Exit::config, "[{}] means nothing unless {}; leave it out, or see to that", key,
+         condition);
+}
+
+void check_model(const ModelConfig& model) {
+  const bool llama = model.arch == "llama";
+  const ModelConfig defaults;
+  if (model.d_model % model.n_head != 0)
+    fail(Exit::config, "[model.d_model] {} is not a multiple of model.n_head {}; {} or {} are",
+         model.d_model, model.n_head,
+         std::max(model.d_model / model.n_head, int64_t{1}) * model.n_head,
+         (model.d_model / model.n_head + 1) * model.n_head);
+  if (llama && model.n_head % model.kv_heads() != 0)
+    fail(Exit::config, "[model.n_kv_head] {} does not divide model.n_head {}; use a divisor, or 0",
+         model.n_kv_head, model.n_head);
+  if (llama && model.head_dim() % 2 != 0)
+    fail(Exit::config,
+         "[model.n_head] d_model {} / n_head {} = {} values per head, but rotary positions turn "
+         "pairs of values; make it even",
+         model.d_model, model.n_head, model.head_dim());
+  only_if(llama, "model.n_kv_head", model.n_kv_head, defaults.n_kv_head, "model.arch is llama");
+  only_if(llama, "model.rope_theta", model.rope_theta, defaults.rope_theta, "model.arch is llama");
+}
+
+void check_optim(const OptimConfig& optim, int64_t steps) {
+  const OptimConfig defaults;
+  const bool adamw = optim.name == "adamw", scaled = optim.lr_scaling != "none";
+  if (optim.betas.size() != 2)
+    fail(Exit::config, "[optim.betas] has {} numbers; AdamW takes two, such as [0.9, 0.95]",
+         optim.betas.size());
+  if (scaled && optim.base_batch_tokens == 0)
+    fail(Exit::config,
+         "[optim.lr_scaling] {} needs optim.base_batch_tokens, the tokens per step that optim.lr "
+         "was tuned for; set it, or use none",
+         optim.lr_scaling);
+  if (optim.warmup_steps > steps)
+    fail(Exit::config, "[optim.warmup_steps] {} is more than train.steps {}; use at most that",
+         optim.warmup_steps, steps);
+  only_if(adamw, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw");
+  only_if(adamw, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw");
+  only_if(!adamw, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd");
+  only_if(scaled, "optim.base_batch_tokens", optim.base_batch_tokens, defaults.base_batch_tokens,
+          "optim.lr_scaling is linear or sqrt");
+  only_if(optim.schedule == "wsd", "optim.wsd_decay_share", optim.wsd_decay_share,
+          defaults.wsd_decay_share, "optim.schedule is wsd");
+}
+
+void check_train(const Config& config) {
+  const TrainConfig& train = config.train;
+  if (train.device == "cuda")
+    fail(Exit::config,
+         "[train.device] no CUDA device: this build has no CUDA backend; use train.device cpu");
+  if (train.seq_len > config.model.max_seq_len)
+    fail(Exit::config,
+         "[train.seq_len] {} is more than model.max_seq_len {}; shorten the one or raise the other",
+         train.seq_len, config.model.max_seq_len);
+}
+
+void check_dist(const DistConfig& dist) {
+  const DistConfig defaults;
+  const bool bucketed = dist.reducer == "bucketed";
+  only_if(dist.backend == "local", "dist.local_ranks", dist.local_ranks, defaults.local_ranks,
+          "dist.backend is local; with mpi the number of ranks is mpirun's -np");
+  only_if(bucketed, "dist.bucket_mb", dist.bucket_mb, defaults.bucket_mb,
+          "dist.reducer is bucketed");
+  only_if(bucketed, "dist.overlap", dist.overlap, defaults.overlap, "dist.reducer is bucketed");
+}
+
+// What is evaluated and sampled must come from somewhere.
+void check_data(const Config& config) {
+  const DataConfig& data = config.data;
+  const TrainConfig& train = config.train;
+  const TrainConfig defaults;
+  lockstep::validate(data);
+  if (data.tokenizer == "bytes" && data.format != "synthetic" && config.model.vocab_size < 256)
+    fail(Exit::config,
+         "[model.vocab_size] {} is less than the 256 ids of data.tokenizer bytes; use at least 256",
+         config.model.vocab_size);
+  only_if(!data.val.empty(), "train.eval_every", train.eval_every, defaults.eval_every,
+          "data.val names validation shards");
+  only_if(!data.val.empty(), "train.eval_batches", train.eval_batches, defaults.eval_batches,
+          "data.val names validation shards");
+  const bool samples = train.sample_tokens > 0;
+  only_if(samples, "train.sample_every", train.sample_every, defaults.sample_every,
+          "train.sample_tokens is positive");
+  only_if(samples, "train.sample_prompt", train.sample_prompt, defaults.sample_prompt,
+          "train.sample_tokens is positive");
+  if (samples && (data.tokenizer == "none" || data.format == "synthetic"))
+    fail(Exit::config,
+         "[train.sample_tokens] {} needs token ids that stand for text; set data.tokenizer and "
+         "data.train, or train.sample_tokens 0",
+         train.sample_tokens);
+  if (samples && train.sample_prompt.empty())
+    fail(Exit::config,
+         "[train.sample_prompt] is empty; a sample starts from at least one token, "
+         "such as \"\\n\"");
+}
+
+}  // namespace
+
+int64_t accumulation(const Config& config, int ranks) {
+  const int64_t at_once = config.train.micro_batch * ranks;
+  const int64_t wanted = config.train.global_batch;
+  if (wanted == 0) return 1;
+  if (wanted % at_once == 0) return wanted / at_once;
+  const int64_t below = wanted / at_once * at_once;
+  const std::string nearest = below == 0 ? fmt::format("{} is the least that is", at_once)
+                                         : fmt::format("{} and {} are", below, below + at_once);
+  fail(Exit::config,
+       "[train.global_batch] {} is not a multiple of micro_batch {} x {} ranks = {}; {}", wanted,
+       config.train.micro_batch, ranks, at_once, nearest);
+}
+
+void validate(const Config& config, int ranks) {
+  check_model(config.model);
+  check_optim(config.optim, config.train.steps);
+  check_train(config);
+  check_dist(config.dist);
+  check_data(config);
+  accumulation(config, ranks);
+  if (config.run_dir.empty())
+    fail(Exit::config, "[run_dir] is empty; name the folder of the run, such as runs/first");
+  if (config.checkpoint.resume.empty())
+    fail(Exit::config, "[checkpoint.resume] is empty; use auto, none or a checkpoint folder");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,158 @@
+// Every rule between config keys, by its message; and the arithmetic of accumulation.
+#include "examples/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+Config valid() {
+  Config config;
+  config.data.train = "train_*.bin";
+  return config;
+}
+
+std::string message(const std::function<void(Config&)>& change, int ranks = 2) {
+  Config config = valid();
+  change(config);
+  try {
+    validate(config, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::config);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Validate, DefaultsWithDataAreValid) {
+  for (const int ranks : {1, 2, 7}) EXPECT_EQ(message([](Config&) {}, ranks), "no error");
+}
+
+TEST(Validate, GlobalBatch) {
+  const auto with = [](int64_t global) {
+    return [=](Config& c) { c.train.micro_batch = 4, c.train.global_batch = global; };
+  };
+  EXPECT_EQ(message(with(30), 3),
+            "[train.global_batch] 30 is not a multiple of micro_batch 4 x 3 ranks = 12; 24 and 36 "
+            "are");
+  EXPECT_EQ(message(with(8), 3),
+            "[train.global_batch] 8 is not a multiple of micro_batch 4 x 3 ranks = 12; 12 is the "
+            "least that is");
+  EXPECT_EQ(message(with(36), 3), "no error");
+  Config config = valid();
+  EXPECT_EQ(accumulation(config, 5), 1);
+  with(36)(config);
+  EXPECT_EQ(accumulation(config, 3), 3);
+  EXPECT_EQ(accumulation(config, 1), 9);
+}
+
+TEST(Validate, Model) {
+  EXPECT_EQ(message([](Config& c) { c.model.d_model = 100, c.model.n_head = 6; }),
+            "[model.d_model] 100 is not a multiple of model.n_head 6; 96 and 102 are");
+  EXPECT_EQ(message([](Config& c) { c.model.d_model = 4, c.model.n_head = 6; }),
+            "[model.d_model] 4 is not a multiple of model.n_head 6; 6 and 12 are");
+  EXPECT_EQ(message([](Config& c) { c.model.arch = "llama", c.model.n_kv_head = 4; }),
+            "[model.n_kv_head] 4 does not divide model.n_head 6; use a divisor, or 0");
+  EXPECT_EQ(message([](Config& c) { c.model.arch = "llama", c.model.d_model = 18; }),
+            "[model.n_head] d_model 18 / n_head 6 = 3 values per head, but rotary positions turn "
+            "pairs of values; make it even");
+  EXPECT_EQ(message([](Config& c) { c.model.n_kv_head = 2; }),
+            "[model.n_kv_head] means nothing unless model.arch is llama; leave it out, or see to "
+            "that");
+  EXPECT_EQ(message([](Config& c) { c.model.rope_theta = 5e5; }),
+            "[model.rope_theta] means nothing unless model.arch is llama; leave it out, or see to "
+            "that");
+}
+
+TEST(Validate, Optim) {
+  EXPECT_EQ(message([](Config& c) { c.optim.betas = {0.9}; }),
+            "[optim.betas] has 1 numbers; AdamW takes two, such as [0.9, 0.95]");
+  EXPECT_EQ(message([](Config& c) { c.optim.lr_scaling = "sqrt"; }),
+            "[optim.lr_scaling] sqrt needs optim.base_batch_tokens, the tokens per step that "
+            "optim.lr was tuned for; set it, or use none");
+  EXPECT_EQ(message([](Config& c) { c.optim.warmup_steps = 1001; }),
+            "[optim.warmup_steps] 1001 is more than train.steps 1000; use at most that");
+  EXPECT_EQ(message([](Config& c) { c.optim.base_batch_tokens = 9; }),
+            "[optim.base_batch_tokens] means nothing unless optim.lr_scaling is linear or sqrt; "
+            "leave it out, or see to that");
+  EXPECT_EQ(message([](Config& c) { c.optim.momentum = 0.5; }),
+            "[optim.momentum] means nothing unless optim.name is sgd; leave it out, or see to "
+            "that");
+  EXPECT_EQ(message([](Config& c) { c.optim.name = "sgd", c.optim.eps = 1; }),
+            "[optim.eps] means nothing unless optim.name is adamw; leave it out, or see to that");
+  EXPECT_EQ(message([](Config& c) {
+              c.optim.name = "sgd", c.optim.betas = {0.5, 0.5};
+            }),
+            "[optim.betas] means nothing unless optim.name is adamw; leave it out, or see to "
+            "that");
+  EXPECT_EQ(message([](Config& c) { c.optim.wsd_decay_share = 0.5; }),
+            "[optim.wsd_decay_share] means nothing unless optim.schedule is wsd; leave it out, or "
+            "see to that");
+}
+
+TEST(Validate, Train) {
+  EXPECT_EQ(message([](Config& c) { c.train.device = "cuda"; }),
+            "[train.device] no CUDA device: this build has no CUDA backend; use train.device cpu");
+  EXPECT_EQ(message([](Config& c) { c.train.seq_len = 257; }),
+            "[train.seq_len] 257 is more than model.max_seq_len 256; shorten the one or raise the "
+            "other");
+}
+
+TEST(Validate, Dist) {
+  EXPECT_EQ(message([](Config& c) { c.dist.local_ranks = 2; }),
+            "[dist.local_ranks] means nothing unless dist.backend is local; with mpi the number of "
+            "ranks is mpirun's -np; leave it out, or see to that");
+  EXPECT_EQ(message([](Config& c) { c.dist.reducer = "naive", c.dist.bucket_mb = 1; }),
+            "[dist.bucket_mb] means nothing unless dist.reducer is bucketed; leave it out, or see "
+            "to that");
+  EXPECT_EQ(message([](Config& c) { c.dist.reducer = "naive", c.dist.overlap = false; }),
+            "[dist.overlap] means nothing unless dist.reducer is bucketed; leave it out, or see to "
+            "that");
+  EXPECT_EQ(message([](Config& c) { c.dist.backend = "local", c.dist.local_ranks = 2; }),
+            "no error");
+}
+
+TEST(Validate, Data) {
+  EXPECT_EQ(message([](Config& c) { c.data.train = ""; }),
+            "[data.train] is empty; name token shards (`trainer data` makes them from text), or "
+            "use data.format synthetic");
+  EXPECT_EQ(message([](Config& c) { c.data.train = "", c.data.format = "synthetic"; }), "no error");
+  EXPECT_EQ(message([](Config& c) { c.model.vocab_size = 255; }),
+            "[model.vocab_size] 255 is less than the 256 ids of data.tokenizer bytes; use at least "
+            "256");
+  EXPECT_EQ(message([](Config& c) { c.train.eval_every = 10; }),
+            "[train.eval_every] means nothing unless data.val names validation shards; leave it "
+            "out, or see to that");
+  EXPECT_EQ(message([](Config& c) { c.train.eval_batches = 10; }),
+            "[train.eval_batches] means nothing unless data.val names validation shards; leave it "
+            "out, or see to that");
+}
+
+TEST(Validate, Samples) {
+  EXPECT_EQ(message([](Config& c) { c.train.sample_every = 10; }),
+            "[train.sample_every] means nothing unless train.sample_tokens is positive; leave it "
+            "out, or see to that");
+  EXPECT_EQ(message([](Config& c) { c.train.sample_prompt = "x"; }),
+            "[train.sample_prompt] means nothing unless train.sample_tokens is positive; leave it "
+            "out, or see to that");
+  EXPECT_EQ(message([](Config& c) { c.train.sample_tokens = 9, c.data.tokenizer = "none"; }),
+            "[train.sample_tokens] 9 needs token ids that stand for text; set data.tokenizer and "
+            "data.train, or train.sample_tokens 0");
+  EXPECT_EQ(message([](Config& c) { c.train.sample_tokens = 9, c.train.sample_prompt = ""; }),
+            "[train.sample_prompt] is empty; a sample starts from at least one token, such as "
+            "\"\\n\"");
+}
+
+TEST(Validate, Folders) {
+  EXPECT_EQ(message([](Config& c) { c.run_dir = ""; }),
+            "[run_dir] is empty; name the folder of the run, such as runs/first");
+  EXPECT_EQ(message([](Config& c) { c.checkpoint.resume = ""; }),
+            "[checkpoint.resume] is empty; use auto, none or a checkpoint folder");
+}
+
+}  // namespace
+}  // namespace lockstep
