@@ -1,7 +1,6 @@
 // Each rule with its message. Read next: ranks.h, which calls it once the number of ranks is known.
 #include "examples/validate.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -20,14 +19,19 @@ void only_if(bool used, std::string_view key, const T& value, const T& unset,
          condition);
 }
 
+// The end of a message about a value that is no multiple of `unit`.
+std::string nearest_multiples(int64_t value, int64_t unit) {
+  const int64_t below = value / unit * unit;
+  return below == 0 ? fmt::format("{} is the least that is", unit)
+                    : fmt::format("{} and {} are", below, below + unit);
+}
+
 void check_model(const ModelConfig& model) {
   const bool llama = model.arch == "llama";
   const ModelConfig defaults;
   if (model.d_model % model.n_head != 0)
-    fail(Exit::config, "[model.d_model] {} is not a multiple of model.n_head {}; {} or {} are",
-         model.d_model, model.n_head,
-         std::max(model.d_model / model.n_head, int64_t{1}) * model.n_head,
-         (model.d_model / model.n_head + 1) * model.n_head);
+    fail(Exit::config, "[model.d_model] {} is not a multiple of model.n_head {}; {}", model.d_model,
+         model.n_head, nearest_multiples(model.d_model, model.n_head));
   if (llama && model.n_head % model.kv_heads() != 0)
     fail(Exit::config, "[model.n_kv_head] {} does not divide model.n_head {}; use a divisor, or 0",
          model.n_kv_head, model.n_head);
@@ -121,12 +125,9 @@ int64_t accumulation(const Config& config, int ranks) {
   const int64_t wanted = config.train.global_batch;
   if (wanted == 0) return 1;
   if (wanted % at_once == 0) return wanted / at_once;
-  const int64_t below = wanted / at_once * at_once;
-  const std::string nearest = below == 0 ? fmt::format("{} is the least that is", at_once)
-                                         : fmt::format("{} and {} are", below, below + at_once);
   fail(Exit::config,
        "[train.global_batch] {} is not a multiple of micro_batch {} x {} ranks = {}; {}", wanted,
-       config.train.micro_batch, ranks, at_once, nearest);
+       config.train.micro_batch, ranks, at_once, nearest_multiples(wanted, at_once));
 }
 
 void validate(const Config& config, int ranks) {

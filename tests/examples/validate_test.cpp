@@ -54,7 +54,7 @@ TEST(Validate, Model) {
   EXPECT_EQ(message([](Config& c) { c.model.d_model = 100, c.model.n_head = 6; }),
             "[model.d_model] 100 is not a multiple of model.n_head 6; 96 and 102 are");
   EXPECT_EQ(message([](Config& c) { c.model.d_model = 4, c.model.n_head = 6; }),
-            "[model.d_model] 4 is not a multiple of model.n_head 6; 6 and 12 are");
+            "[model.d_model] 4 is not a multiple of model.n_head 6; 6 is the least that is");
   EXPECT_EQ(message([](Config& c) { c.model.arch = "llama", c.model.n_kv_head = 4; }),
             "[model.n_kv_head] 4 does not divide model.n_head 6; use a divisor, or 0");
   EXPECT_EQ(message([](Config& c) { c.model.arch = "llama", c.model.d_model = 18; }),
