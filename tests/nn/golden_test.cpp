@@ -1,10 +1,11 @@
-// A tiny GPT-2 and a tiny Llama against PyTorch in double precision (make_goldens.py): logits, every
-// gradient, ten steps of AdamW.
+// A tiny GPT-2 and a tiny Llama against PyTorch in double precision (make_goldens.py): logits,
+// every gradient, ten steps of AdamW.
 //
-// Tolerances. With fp32 arithmetic a value that is a sum of n products of size s carries an error of
-// about sqrt(n) s eps; the longest sums here have 64 terms and pass through some 20 operations, so values of
-// size s are held to 64 sqrt(20) s eps, about 300 s eps. AdamW divides by the root of the second moment,
-// so that after ten steps an error relative to the *gradient* stands relative to lr; weights are held to that.
+// Tolerances. With fp32 arithmetic a value that is a sum of n products of size s carries an error
+// of about sqrt(n) s eps; the longest sums here have 64 terms and pass through some 20 operations,
+// so values of size s are held to 64 sqrt(20) s eps, about 300 s eps. AdamW divides by the root of
+// the second moment, so that after ten steps an error relative to the *gradient* stands relative to
+// lr; weights are held to that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ ModelConfig config_of(const std::string& arch) {
   return c;
 }
 
-void expect_close(const Tensor& ours, const Tensor& theirs, float relative, const std::string& what) {
+void expect_close(const Tensor& ours, const Tensor& theirs, float relative,
+                  const std::string& what) {
   ASSERT_EQ(ours.shape(), theirs.shape()) << what;
   const std::vector<float> a = ours.to_vector<float>(), b = theirs.to_vector<float>();
   float size = 0, worst = 0;
@@ -88,7 +90,8 @@ TEST_P(Golden, TenStepsOfAdamW) {
     }
   }
   for (const NamedTensor& p : parameters) {
-    // An element whose gradient is nearly zero in every step may move by another share of lr per step.
+    // An element whose gradient is nearly zero in every step may move by another share of lr per
+    // step.
     expect_close(p.tensor, file_.load("after/" + p.name), 1e-3f, p.name);
   }
 }
