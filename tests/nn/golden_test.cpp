@@ -90,9 +90,17 @@ TEST_P(Golden, TenStepsOfAdamW) {
     }
   }
   for (const NamedTensor& p : parameters) {
+    Tensor ours = p.tensor.detach(), theirs = file_.load("after/" + p.name);
+    if (p.name.ends_with("c_attn.bias")) {
+      // A key bias adds the same to all scores of a query, so its gradient is zero but for
+      // rounding, which AdamW scales up to steps of lr. Only the queries' and values' parts are
+      // determined.
+      expect_close(ours.rows(0, 16), theirs.rows(0, 16), 1e-3f, p.name + " (queries)");
+      ours = ours.rows(32, 48), theirs = theirs.rows(32, 48);
+    }
     // An element whose gradient is nearly zero in every step may move by another share of lr per
     // step.
-    expect_close(p.tensor, file_.load("after/" + p.name), 1e-3f, p.name);
+    expect_close(ours, theirs, 1e-3f, p.name);
   }
 }
 
