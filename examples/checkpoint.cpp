@@ -1,0 +1,265 @@
+// Each system call's place in the order below is the promise; see checkpoint.h.
+// Read next: run_folder.cpp.
+#include "examples/checkpoint.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "examples/agree.h"
+#include "examples/output_file.h"
+
+namespace lockstep {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int format_version = 1;
+constexpr const char* manifest_name = "manifest.json";
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  if (!fs::create_directory(path, error)) fail_to("create", path, error ? error.value() : EEXIST);
+}
+
+void move_folder(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail_to("rename to " + to, from, errno);
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail_to("remove", path, error.value());
+}
+
+std::string folder_name(int64_t step) {
+  return fmt::format("step-{:08}", step);
+}
+
+// The step of a folder name; none for names that Lockstep does not give.
+std::optional<int64_t> step_of(const std::string& name) {
+  const std::string digits = name.substr(std::min<size_t>(name.size(), 5));
+  const bool number =
+      std::all_of(digits.begin(), digits.end(), [](char c) { return '0' <= c && c <= '9'; });
+  if (!name.starts_with("step-") || digits.size() < 8 || digits.size() > 18 || !number) return {};
+  return std::stoll(digits);
+}
+
+struct Found {
+  int64_t step;
+  std::string path;
+};
+
+// Newest first; complete or not.
+std::vector<Found> list_checkpoints(const std::string& folder) {
+  std::vector<Found> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (const auto step = step_of(entry.path().filename())) found.push_back({*step, entry.path()});
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail_to("list", folder, error.value());
+  std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.step > b.step; });
+  return found;
+}
+
+uint64_t checksum(const json& value) {
+  const std::string text = value.dump();
+  return XXH3_64bits(text.data(), text.size());
+}
+
+std::string hex(uint64_t sum) {
+  return fmt::format("{:016x}", sum);
+}
+
+// --- saving ---------------------------------------------------------------------------------
+
+// Writes this rank's files and returns their part of the manifest.
+std::string write_files(const std::string& folder, const std::vector<CheckpointFile>& files) {
+  json entries = json::object();
+  for (const CheckpointFile& file : files) {
+    check(!file.name.empty() && file.name.find('/') == std::string::npos &&
+              file.name != manifest_name && !entries.contains(file.name),
+          "[checkpoint] the file name \"{}\"", file.name);
+    const FileSum sum = write_safetensors(folder + "/" + file.name, file.tensors);
+    entries[file.name] = {{"bytes", sum.bytes}, {"xxh3", hex(sum.xxh3)}};
+  }
+  return entries.dump();
+}
+
+void write_manifest(const std::string& folder, const SaveRequest& request,
+                    const std::vector<std::string>& entries_by_rank) {
+  json files = json::object();
+  for (const std::string& text : entries_by_rank) {
+    const json entries = json::parse(text);
+    for (const auto& [name, entry] : entries.items()) {
+      check(!files.contains(name), "[checkpoint] two ranks wrote {}", name);
+      files[name] = entry;
+    }
+  }
+  const json content = {{"version", format_version},
+                        {"step", request.step},
+                        {"ranks", entries_by_rank.size()},
+                        {"files", files},
+                        {"metadata", json::parse(request.metadata)}};
+  const json manifest = {{"checkpoint", content}, {"xxh3", hex(checksum(content))}};
+  const std::string text = manifest.dump(2) + "\n";
+  OutputFile file(folder + "/" + manifest_name, static_cast<int64_t>(text.size()));
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+// From here on the folder counts.
+void publish(const std::string& temporary, const std::string& path, const std::string& parent) {
+  sync_folder(temporary);
+  const bool replaces = fs::exists(path);
+  const std::string aside = path + ".old";
+  if (replaces) move_folder(path, aside);
+  try {
+    move_folder(temporary, path);
+  } catch (const Error&) {
+    if (replaces) move_folder(aside, path);
+    throw;
+  }
+  sync_folder(parent);
+  if (replaces) remove_tree(aside);
+}
+
+void drop_older(const SaveRequest& request) {
+  if (request.keep_last == 0) return;
+  int64_t kept = 0;
+  for (const Found& found : list_checkpoints(request.folder)) {
+    if (found.step > request.step || ++kept <= request.keep_last) continue;
+    move_folder(found.path, found.path + ".tmp");  // gone at once, however long removing takes
+    remove_tree(found.path + ".tmp");
+  }
+}
+
+// --- loading --------------------------------------------------------------------------------
+
+template <class... Args>
+[[noreturn]] void refuse(const std::string& path, fmt::format_string<Args...> format,
+                         Args&&... args) {
+  fail(Exit::data, "[checkpoint] {}: {}", path, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The manifest's content, proved by its own checksum.
+json read_manifest(const std::string& path) {
+  const std::string name = path + "/" + manifest_name;
+  if (!fs::is_directory(path)) refuse(path, "no such folder");
+  if (!fs::exists(name))
+    refuse(path, "no {}; it is not a checkpoint, or a part of one was removed", manifest_name);
+  const json manifest = json::parse(MappedFile(name).text(), nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("checkpoint") || !manifest.contains("xxh3") ||
+      manifest["xxh3"] != hex(checksum(manifest["checkpoint"])))
+    refuse(path, "{} is damaged: its checksum does not fit its content", manifest_name);
+  json content = manifest["checkpoint"];
+  if (content["version"] != format_version)
+    refuse(path, "written in version {} of the format, this program reads version {}",
+           content["version"].dump(), format_version);
+  return content;
+}
+
+void check_file(const std::string& path, const std::string& name, const FileSum& expected,
+                Check how) {
+  std::error_code error;
+  const auto size = fs::file_size(path + "/" + name, error);
+  if (error) refuse(path, "{} cannot be read: {}", name, error.message());
+  if (static_cast<int64_t>(size) != expected.bytes)
+    refuse(path, "{} has {} bytes, the manifest says {}", name, size, expected.bytes);
+  if (how == Check::sizes) return;
+  const FileSum found = sum_of_file(path + "/" + name);
+  if (found != expected)
+    refuse(path, "{} is damaged: its checksum is {}, the manifest says {}", name, hex(found.xxh3),
+           hex(expected.xxh3));
+}
+
+}  // namespace
+
+std::string save_checkpoint(Communicator& communicator, const SaveRequest& request) {
+  const std::string path = request.folder + "/" + folder_name(request.step);
+  const std::string temporary = path + ".tmp";
+  try {
+    on_rank_0(communicator, [&] {
+      remove_tree(temporary);
+      make_folder(temporary);
+      return "";
+    });
+    const auto entries =
+        all_or_none(communicator, [&] { return write_files(temporary, request.files); });
+    on_rank_0(communicator, [&] {
+      write_manifest(temporary, request, entries);
+      publish(temporary, path, request.folder);
+      return "";
+    });
+  } catch (const Error& error) {
+    std::error_code ignored;  // the first error is the one to tell
+    if (communicator.rank() == 0) fs::remove_all(temporary, ignored);
+    fail(error.code(), "[checkpoint] step {} was not saved, older checkpoints are untouched: {}",
+         request.step, error.what());
+  }
+  on_rank_0(communicator, [&] {
+    drop_older(request);
+    return "";
+  });
+  return path;
+}
+
+Checkpoint open_checkpoint(const std::string& path, Check check) {
+  const json content = read_manifest(path);
+  Checkpoint checkpoint{path, content["step"], content["ranks"], content["metadata"].dump(), {}};
+  for (const auto& [name, entry] : content["files"].items()) {
+    const FileSum sum{entry["bytes"], std::stoull(entry["xxh3"].get<std::string>(), nullptr, 16)};
+    check_file(path, name, sum, check);
+    checkpoint.files[name] = sum;
+  }
+  return checkpoint;
+}
+
+SafetensorsFile Checkpoint::open(const std::string& name) const {
+  if (!files.contains(name)) refuse(path, "no file {} in this checkpoint of {} ranks", name, ranks);
+  return SafetensorsFile(path + "/" + name);
+}
+
+std::optional<Checkpoint> find_latest_checkpoint(
+    const std::string& folder, const std::function<void(const std::string&)>& refused) {
+  const auto all = list_checkpoints(folder);
+  for (const Found& found : all) {
+    try {
+      return open_checkpoint(found.path);
+    } catch (const Error& error) {
+      refused(error.what());
+    }
+  }
+  if (!all.empty())
+    refuse(folder, "none of its {} checkpoints is complete; to start over, move them away",
+           all.size());
+  return {};
+}
+
+std::vector<std::string> clear_leftovers(const std::string& folder) {
+  std::vector<std::string> lines, paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  for (const std::string& path : paths) {
+    const fs::path name = fs::path(path).filename();
+    if (!step_of(name.stem())) continue;
+    const std::string final_path = folder + "/" + name.stem().string();
+    if (name.extension() == ".old" && !fs::exists(final_path)) {
+      move_folder(path, final_path);
+      lines.push_back(fmt::format("restored {}, which was about to be replaced", final_path));
+    } else if (name.extension() == ".tmp" || name.extension() == ".old") {
+      remove_tree(path);
+      lines.push_back(fmt::format("removed {}, left by a run that was killed", path));
+    }
+  }
+  return lines;
+}
+
+}  // namespace lockstep
