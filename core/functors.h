@@ -54,15 +54,16 @@ struct Silu {
     return s * (1.0f + x * (1.0f - s));
   }
 };
-// GPT-2's GELU: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, 2016).
+// GPT-2's GELU: 0.5 x (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016),
+// computed as x sigmoid(2u), which is the same and loses no digits where tanh is near -1.
 struct GeluTanh {
-  static constexpr float c = 0.7978845608f, a = 0.044715f;
+  static constexpr float c2 = 2.0f * 0.7978845608f, a = 0.044715f;
   LOCKSTEP_HD float operator()(float x) const {
-    return 0.5f * x * (1.0f + fast_tanh(c * (x + a * x * x * x)));
+    return x * fast_sigmoid(c2 * x * (1.0f + a * x * x));
   }
   LOCKSTEP_HD float grad(float x, float) const {
-    const float t = fast_tanh(c * (x + a * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * c * (1.0f + 3.0f * a * x * x);
+    const float s = fast_sigmoid(c2 * x * (1.0f + a * x * x));
+    return s + x * s * (1.0f - s) * c2 * (1.0f + 3.0f * a * x * x);
   }
 };
 // The exact GELU: x Phi(x).
