@@ -22,6 +22,14 @@ void update(Tensor& param, Tensor* master, Step&& step) {
   });
 }
 
+// Each square is exact in fp64.
+double sum_squares(const float* x, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
+
 }  // namespace
 
 // Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2):
@@ -67,13 +75,7 @@ void CpuBackend::cell_norms(const Tensor& x, Tensor& partials) {
   const float* values = x.data<float>();
   double* norms = partials.data<double>();
   parallel_pieces(x.numel(), cell_size, [&](int64_t begin, int64_t end) {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = begin; i < end; ++i) {
-      const double value = values[i];
-      sum += value * value;
-    }
-    norms[begin / cell_size] = sum;
+    norms[begin / cell_size] = sum_squares(values + begin, end - begin);
   });
 }
 
