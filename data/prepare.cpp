@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <thread>
@@ -169,7 +170,32 @@ class PartialFolder {
   bool complete_ = false;
 };
 
+constexpr const char* record_name = "made_from.txt";
+
+// What the shards depend on, one option a line.
+std::string record_of(PrepareOptions options) {
+  std::string record;
+  const auto add = [&](std::string_view name, const auto& value, std::string_view) {
+    if (name != "out") record += fmt::format("{} = {}\n", name, value);
+  };
+  options.visit(add);
+  return record;
+}
+
 }  // namespace
+
+bool is_prepared(const PrepareOptions& options) {
+  const fs::path record = fs::path(options.out) / record_name;
+  std::ifstream file(record, std::ios::binary);
+  if (std::string(std::istreambuf_iterator<char>(file), {}) != record_of(options)) return false;
+  std::error_code error;
+  const auto made = fs::last_write_time(record, error);
+  const auto unchanged = [&](const std::string& input) {
+    return fs::exists(input, error) && fs::last_write_time(input, error) <= made;
+  };
+  const bool has_model = options.tokenizer != "bytes" && options.tokenizer != "train";
+  return unchanged(options.text) && (!has_model || unchanged(options.tokenizer));
+}
 
 PrepareResult prepare(const PrepareOptions& options) {
   check_options(options);
@@ -201,6 +227,7 @@ PrepareResult prepare(const PrepareOptions& options) {
   ShardSet val(partial.path(), "val", width, options.shard_tokens);
   encode_all(file, text.substr(0, split), *tokenizer, train);
   encode_all(file, text.substr(split), *tokenizer, val);
+  write_file(partial.path() / record_name, record_of(options));
   partial.complete();
 
   PrepareResult result;

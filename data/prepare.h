@@ -44,7 +44,12 @@ struct PrepareResult {
 
 // Everything is made in OUT.partial, which is renamed when it is complete: OUT is whole or absent,
 // whenever the process dies. Text is encoded in pieces of at most 4 KiB that end with a line where
-// they can. Exit::usage for an impossible option, Exit::data for the rest.
+// they can. The options are kept in OUT/made_from.txt. Exit::usage for an impossible option,
+// Exit::data for the rest.
 PrepareResult prepare(const PrepareOptions& options);
+
+// Whether OUT was made with these options and neither the text nor the tokenizer's model has
+// changed since.
+bool is_prepared(const PrepareOptions& options);
 
 }  // namespace lockstep
