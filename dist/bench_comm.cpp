@@ -190,7 +190,10 @@ std::vector<BenchCommRow> bench_comm(Communicator& communicator, const BenchComm
          options.begin_bytes, options.end_bytes, options.factor, options.iterations,
          options.warmup);
   std::vector<BenchCommRow> rows;
-  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes *= options.factor) {
+  const auto next = [&](double bytes) {
+    return options.step_bytes > 0 ? bytes + options.step_bytes : bytes * options.factor;
+  };
+  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes = next(bytes)) {
     Case c(communicator, static_cast<size_t>(bytes), options.mpi_out_of_place);
     for (const Collective& collective : kCollectives) {
       rows.push_back(bench_row(c, collective, options));

@@ -18,7 +18,8 @@ namespace lockstep {
 struct BenchCommOptions {
   size_t begin_bytes = 1 << 20;
   size_t end_bytes = 128 << 20;
-  double factor = 2;  // from one size to the next
+  double factor = 2;      // from one size to the next: times this,
+  size_t step_bytes = 0;  // or, if it is not 0, plus this
   int iterations = 20;
   int warmup = 3;
   bool check = true;
