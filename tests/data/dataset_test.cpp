@@ -127,7 +127,7 @@ TEST(DataConfig, RefusesWhatCannotBeHonoured) {
 
 TEST(DataConfig, VisitNamesEveryFieldOnce) {
   std::set<std::string> names;
-  auto visitor = [&](const char* name, auto&, const std::string& help) {
+  auto visitor = [&](const char* name, auto&, const std::string& help, const auto&...) {
     EXPECT_TRUE(names.insert(name).second);
     EXPECT_FALSE(help.empty());
   };

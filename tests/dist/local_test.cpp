@@ -116,7 +116,7 @@ TEST(EvenParts, AreWholeGrainsAndAddUp) {
 
 TEST(DistConfig, NamesEveryFieldOnce) {
   std::vector<std::string> names;
-  auto counter = [&](const char* name, auto&, const char* help) {
+  auto counter = [&](const char* name, auto&, const char* help, const auto&...) {
     EXPECT_GT(std::string(help).size(), 10u);
     names.push_back(name);
   };
