@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
 #include <set>
 
 #include "data/dataset.h"
@@ -121,6 +123,27 @@ TEST(Prepare, RefusalsLeaveNoFolder) {
 
   prepare(good);
   expect_error(Exit::data, {"out", "exists and is not an empty folder"}, [&] { prepare(good); });
+}
+
+TEST(Prepare, KnowsWhetherItIsAlreadyDone) {
+  namespace fs = std::filesystem;
+  TempFolder folder;
+  write_text(folder / "text.txt", numbered_lines(1000));
+  const PrepareOptions options = {.text = folder / "text.txt", .out = folder / "out"};
+  EXPECT_FALSE(is_prepared(options));
+  prepare(options);
+  EXPECT_TRUE(is_prepared(options));
+  PrepareOptions others = options;
+  others.val_fraction = 0.2;
+  EXPECT_FALSE(is_prepared(others));
+  others = options;
+  others.out = folder / "elsewhere";
+  EXPECT_FALSE(is_prepared(others));
+  const auto made = fs::last_write_time(folder / "out/made_from.txt");
+  fs::last_write_time(options.text, made + std::chrono::seconds(1));
+  EXPECT_FALSE(is_prepared(options));
+  fs::remove(options.text);
+  EXPECT_FALSE(is_prepared(options));
 }
 
 // Kills a child at growing delays: whatever is there under the final name is the whole of it.

@@ -1,0 +1,157 @@
+// The built `trainer`, run as a user runs it: what it prints and the code it ends with.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace lockstep {
+namespace {
+
+struct Result {
+  int code = -1;
+  std::string output, errors;
+};
+
+class Command : public testing::Test {
+ protected:
+  Command() : folder_(testing::TempDir() + "command_" + std::to_string(getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~Command() override { std::filesystem::remove_all(folder_); }
+
+  Result trainer(const std::string& arguments, const std::string& environment = "") const {
+    const std::string errors = folder_ + "/errors";
+    const std::string command = "cd " + std::string(LOCKSTEP_SOURCE_DIR) + " && env " +
+                                environment + " " + LOCKSTEP_BINARY_DIR + "/examples/trainer " +
+                                arguments + " 2> " + errors;
+    Result result;
+    FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 4096> buffer;
+    while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+      result.output.append(buffer.data(), n);
+    result.code = WEXITSTATUS(pclose(pipe));
+    result.errors = read(errors);
+    return result;
+  }
+
+  // Fails with one line on stderr and nothing on stdout.
+  void expect_failure(const std::string& arguments, int code, const std::string& message) const {
+    const Result result = trainer(arguments);
+    EXPECT_EQ(result.code, code) << arguments;
+    EXPECT_EQ(result.errors, "trainer: " + message + "\n");
+    EXPECT_EQ(result.output, "") << arguments;
+  }
+
+  static std::string read(const std::string& file) {
+    std::ifstream stream(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Command, EachHasHelpWithAnExample) {
+  for (const std::string name : {"", "bench", "bench comm", "data", "train"}) {
+    const Result result = trainer(name + " --help");
+    EXPECT_EQ(result.code, 0) << name;
+    EXPECT_EQ(result.errors, "");
+    EXPECT_NE(result.output.find("Usage: trainer " + name), std::string::npos) << result.output;
+    EXPECT_NE(result.output.rfind("trainer " + name), result.output.find("trainer " + name))
+        << "no example in\n"
+        << result.output;
+  }
+}
+
+TEST_F(Command, WithoutArgumentsItShowsHelpAndFails) {
+  const Result result = trainer("");
+  EXPECT_EQ(result.code, 64);
+  EXPECT_NE(result.errors.find("Subcommands:"), std::string::npos);
+}
+
+TEST_F(Command, WrongCommandLines) {
+  expect_failure("tarin", 64,
+                 "no subcommand \"tarin\"; the nearest one is \"train\", see `trainer --help`");
+  expect_failure("--confgi", 64,
+                 "The following argument was not expected: --confgi; see `trainer train --help`");
+  expect_failure("bench comm -z", 64,
+                 "The following argument was not expected: -z; see `trainer bench comm --help`");
+  expect_failure("bench", 64, "A subcommand is required; see `trainer bench --help`");
+  expect_failure("data --text x", 64, "--out is required; see `trainer data --help`");
+  expect_failure("train", 64,
+                 "[train] no --config; name a run config, such as configs/quickstart.json");
+  expect_failure("--config configs/quickstart.json --set optim.lr", 64,
+                 "[config] --set optim.lr: write --set key=value, such as --set optim.lr=1e-3");
+}
+
+TEST_F(Command, WrongConfigs) {
+  expect_failure("--config no.json", 78,
+                 "[config] no.json: no such file, or it cannot be read; name a JSON run config");
+  expect_failure("train --config configs/quickstart.json --set train.step=3", 78,
+                 "[config] --set: unknown key \"train.step\"; the nearest one is \"train.steps\"");
+}
+
+TEST_F(Command, ARankOfSeveralNamesItselfAndItsHost) {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const Result result = trainer("tarin", "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0");
+  EXPECT_EQ(result.errors.find("trainer: rank 0 on " + std::string(host) + ": no subcommand"), 0u);
+}
+
+TEST_F(Command, PrintConfigGivesAConfigThatPrintsTheSame) {
+  const Result first = trainer(
+      "--config configs/quickstart.json --set optim.lr=0.1 "
+      "--set optim.betas=[0.5,0.75] --print-config");
+  EXPECT_EQ(first.code, 0) << first.errors;
+  const auto json = nlohmann::json::parse(first.output);
+  EXPECT_EQ(json["optim"]["lr"], 0.1);
+  EXPECT_EQ(json["optim"]["betas"], (std::vector<double>{0.5, 0.75}));
+  EXPECT_EQ(json["model"]["arch"], "gpt2");
+  std::ofstream(folder_ + "/full.json") << first.output;
+  EXPECT_EQ(trainer("train --print-config --config " + folder_ + "/full.json").output,
+            first.output);
+}
+
+TEST_F(Command, HelpConfigNeedsNoConfig) {
+  const Result result = trainer("train --help-config");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.output.find("  log.every = 10"), std::string::npos);
+}
+
+TEST_F(Command, DataWorksOnce) {
+  std::ofstream(folder_ + "/text") << "In the beginning\nthere was text\n";
+  const std::string command = "data --text " + folder_ + "/text --out " + folder_ + "/tokens";
+  const Result first = trainer(command + " --val-fraction 0.5 --shard-tokens 1k");
+  EXPECT_EQ(first.code, 0) << first.errors;
+  EXPECT_NE(first.output.find("\"train\": \"" + folder_ + "/tokens/train_*.bin\""),
+            std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/tokens/val_000000.bin"));
+  const Result second = trainer(command + " --val-fraction 0.5 --shard-tokens 1000");
+  EXPECT_EQ(second.output, folder_ + "/tokens: up to date\n");
+  const Result third = trainer(command);
+  EXPECT_EQ(third.code, 65);
+  EXPECT_EQ(third.errors, "trainer: [data] " + folder_ +
+                              "/tokens exists and is not an empty folder; remove it or name "
+                              "another out\n");
+}
+
+TEST_F(Command, BenchCommWritesWhatItShows) {
+  const std::string json = folder_ + "/comm.json";
+  const Result result = trainer("bench comm --backend local -b 4K -e 8K -n 2 -w 0 --json " + json);
+  EXPECT_EQ(result.code, 0) << result.errors;
+  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 hosts, backend local\n", 0), 0u);
+  const auto rows = nlohmann::json::parse(read(json))["rows"];
+  ASSERT_EQ(rows.size(), 8u);
+  EXPECT_EQ(rows[0]["collective"], "all_reduce");
+  EXPECT_EQ(rows[0]["bytes"], 4096);
+  EXPECT_EQ(rows[7]["bytes"], 8192);
+  for (const auto& row : rows) EXPECT_EQ(row["ours"]["wrong"], 0);
+}
+
+}  // namespace
+}  // namespace lockstep
