@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
 #include "data/mapped_file.h"
@@ -30,8 +33,13 @@ void fail_to(std::string_view action, const std::string& path, int reason,
        room ? "make room and run the same command again" : "check the folder and its rights");
 }
 
+void make_file_limits_errors() {
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 OutputFile::OutputFile(const std::string& path, int64_t expected)
     : path_(path), expected_(expected), hash_(XXH3_createState(), XXH3_freeState) {
+  make_file_limits_errors();
   XXH3_64bits_reset(hash_.get());
   descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) refused(errno);
@@ -71,6 +79,15 @@ void OutputFile::refused(int reason) const {
 FileSum sum_of_file(const std::string& path) {
   const MappedFile file(path);
   return {file.size(), XXH3_64bits(file.data(), file.size())};
+}
+
+void replace_file(const std::string& path, std::string_view content) {
+  const std::string beside = path + ".tmp";
+  OutputFile file(beside, static_cast<int64_t>(content.size()));
+  file.write(content.data(), content.size());
+  file.finish();
+  if (std::rename(beside.c_str(), path.c_str()) != 0) fail_to("replace", path, errno);
+  sync_folder(std::filesystem::absolute(path).parent_path());
 }
 
 void sync_folder(const std::string& path) {

@@ -23,8 +23,11 @@ struct FileSum {
 [[noreturn]] void fail_to(std::string_view action, const std::string& path, int reason,
                           const std::string& detail = "");
 
-// Errors as above, saying how many of `expected` bytes were written. A file size limit also sends
-// SIGXFSZ, which kills unless it is ignored (run_folder.h does).
+// Exceeding a file size limit becomes such an error, where by default it kills (SIGXFSZ). For the
+// whole process; every OutputFile asks for it.
+void make_file_limits_errors();
+
+// Errors as above, saying how many of `expected` bytes were written.
 class OutputFile {
  public:
   OutputFile(const std::string& path, int64_t expected);  // creates or empties the file
@@ -46,6 +49,9 @@ class OutputFile {
 
 // The sum of a file's content as it is on disk now. Exit::data if it cannot be read.
 FileSum sum_of_file(const std::string& path);
+
+// Replaces a small file as a whole: written beside it as PATH.tmp, synced, renamed.
+void replace_file(const std::string& path, std::string_view content);
 
 // fsync of a folder, so that the names in it survive a crash. Errors as for OutputFile.
 void sync_folder(const std::string& path);
