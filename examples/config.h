@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/config_field.h"
+#include "core/dtype.h"
 #include "data/config.h"
 #include "dist/config.h"
 #include "nn/config.h"
@@ -31,6 +32,9 @@ struct TrainConfig {
   int64_t sample_tokens = 0;
   std::string sample_prompt = "\n";
   int64_t max_skipped = 10;
+
+  // Of the weights and activations that compute.
+  DType dtype() const { return precision == "bf16" ? DType::bf16 : DType::f32; }
 
   template <class V>
   void visit(V& v) {

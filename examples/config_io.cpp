@@ -82,23 +82,28 @@ std::string cause(const std::string& message) {
   return message;
 }
 
-Json parse_file(const std::string& file) {
+Json parse(const std::string& text, const std::string& source) {
+  try {
+    Json json = Json::parse(text, Json::parser_callback_t(DuplicateKeys(source)));
+    if (json.is_object()) return json;
+    fail(Exit::config, "[config] {}: must hold a JSON object, found {}", source, json.type_name());
+  } catch (const nlohmann::json::parse_error& error) {
+    // error.byte counts from 1 and is the last byte that was read.
+    fail(Exit::config, "[config] {}:{}: not JSON: {}", source,
+         position(text, error.byte > 0 ? error.byte - 1 : 0), cause(error.what()));
+  } catch (const nlohmann::json::exception& error) {
+    fail(Exit::config, "[config] {}: {}", source, cause(error.what()));
+  }
+}
+
+std::string read_text(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream || std::filesystem::is_directory(file))
     fail(Exit::config, "[config] {}: no such file, or it cannot be read; name a JSON run config",
          file);
   std::ostringstream content;
   content << stream.rdbuf();
-  const std::string text = content.str();
-  try {
-    return Json::parse(text, Json::parser_callback_t(DuplicateKeys(file)));
-  } catch (const nlohmann::json::parse_error& error) {
-    // error.byte counts from 1 and is the last byte that was read.
-    fail(Exit::config, "[config] {}:{}: not JSON: {}", file,
-         position(text, error.byte > 0 ? error.byte - 1 : 0), cause(error.what()));
-  } catch (const nlohmann::json::exception& error) {
-    fail(Exit::config, "[config] {}: {}", file, cause(error.what()));
-  }
+  return content.str();
 }
 
 // --- JSON to Config ---
@@ -243,13 +248,16 @@ std::string limits(const ConfigField& field) {
 
 }  // namespace
 
-Config read_config(const std::string& file, const std::vector<std::string>& overrides) {
+Config parse_config(const std::string& text, const std::string& source) {
   Config config;
   ConfigFields list = config_fields(config);
-  const Json json = parse_file(file);
-  if (!json.is_object())
-    fail(Exit::config, "[config] {}: must hold a JSON object, found {}", file, json.type_name());
-  Assigner(list, file).assign_members("", json);
+  Assigner(list, source).assign_members("", parse(text, source));
+  return config;
+}
+
+Config read_config(const std::string& file, const std::vector<std::string>& overrides) {
+  Config config = parse_config(read_text(file), file);
+  ConfigFields list = config_fields(config);
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)

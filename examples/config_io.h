@@ -15,6 +15,9 @@ namespace lockstep {
 // known key with a fitting value, Exit::usage for an override without "=".
 Config read_config(const std::string& file, const std::vector<std::string>& overrides = {});
 
+// The same from JSON text; `source` is for messages.
+Config parse_config(const std::string& text, const std::string& source);
+
 // All keys as JSON. Reading it gives the same Config, bit for bit.
 std::string print_config(const Config& config);
 

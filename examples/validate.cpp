@@ -98,9 +98,10 @@ void check_data(const Config& config) {
     fail(Exit::config,
          "[model.vocab_size] {} is less than the 256 ids of data.tokenizer bytes; use at least 256",
          config.model.vocab_size);
-  only_if(!data.val.empty(), "train.eval_every", train.eval_every, defaults.eval_every,
+  const bool evaluates = !data.val.empty() || data.format == "synthetic";
+  only_if(evaluates, "train.eval_every", train.eval_every, defaults.eval_every,
           "data.val names validation shards");
-  only_if(!data.val.empty(), "train.eval_batches", train.eval_batches, defaults.eval_batches,
+  only_if(evaluates, "train.eval_batches", train.eval_batches, defaults.eval_batches,
           "data.val names validation shards");
   const bool samples = train.sample_tokens > 0;
   only_if(samples, "train.sample_every", train.sample_every, defaults.sample_every,

@@ -121,6 +121,10 @@ TEST(Validate, Data) {
             "[data.train] is empty; name token shards (`trainer data` makes them from text), or "
             "use data.format synthetic");
   EXPECT_EQ(message([](Config& c) { c.data.train = "", c.data.format = "synthetic"; }), "no error");
+  EXPECT_EQ(message([](Config& c) {
+              c.data.train = "", c.data.format = "synthetic", c.train.eval_every = 10;
+            }),
+            "no error");
   EXPECT_EQ(message([](Config& c) { c.model.vocab_size = 255; }),
             "[model.vocab_size] 255 is less than the 256 ids of data.tokenizer bytes; use at least "
             "256");
