@@ -38,10 +38,6 @@ void remove_tree(const std::string& path) {
   if (error) fail_to("remove", path, error.value());
 }
 
-std::string folder_name(int64_t step) {
-  return fmt::format("step-{:08}", step);
-}
-
 // The step of a folder name; none for names that Lockstep does not give.
 std::optional<int64_t> step_of(const std::string& name) {
   const std::string digits = name.substr(std::min<size_t>(name.size(), 5));
@@ -181,8 +177,12 @@ void check_file(const std::string& path, const std::string& name, const FileSum&
 
 }  // namespace
 
+std::string checkpoint_path(const std::string& folder, int64_t step) {
+  return fmt::format("{}/step-{:08}", folder, step);
+}
+
 std::string save_checkpoint(Communicator& communicator, const SaveRequest& request) {
-  const std::string path = request.folder + "/" + folder_name(request.step);
+  const std::string path = checkpoint_path(request.folder, request.step);
   const std::string temporary = path + ".tmp";
   try {
     on_rank_0(communicator, [&] {

@@ -22,6 +22,9 @@
 
 namespace lockstep {
 
+// "FOLDER/step-00000100"
+std::string checkpoint_path(const std::string& folder, int64_t step);
+
 struct CheckpointFile {
   std::string name;  // as "rank-000.safetensors"; differs from those of all other ranks
   std::vector<NamedTensor> tensors;

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "dist/launch.h"
+#include "examples/checkpoint.h"
 #include "examples/output_file.h"
 
 namespace lockstep {
@@ -27,7 +28,7 @@ std::string holder(int descriptor) {
 
 }  // namespace
 
-RunFolder::RunFolder(const std::string& path) {
+RunFolder::RunFolder(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail_to("create", path, error.value());
@@ -47,14 +48,22 @@ RunFolder::RunFolder(const std::string& path) {
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, me.data(), me.size(), 0) < 0)
     fail_to("write", lock, errno);
 
-  std::filesystem::create_directories(RunPaths(path).checkpoints, error);
-  if (error) fail_to("create", RunPaths(path).checkpoints, error.value());
+  std::filesystem::create_directories(checkpoints(), error);
+  if (error) fail_to("create", checkpoints(), error.value());
   sync_folder(path);
   sync_folder(std::filesystem::absolute(path + "/..").lexically_normal());
 }
 
 RunFolder::~RunFolder() {
   close(lock_);
+}
+
+std::string RunFolder::checkpoint_path(int64_t step) const {
+  return lockstep::checkpoint_path(checkpoints(), step);
+}
+
+void RunFolder::write_config(const std::string& json) const {
+  replace_file(config_path(), json);
 }
 
 }  // namespace lockstep

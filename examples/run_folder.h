@@ -3,6 +3,7 @@
 // Read next: run_log.h, metrics.h, checkpoint.h for what is in them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace lockstep {
@@ -17,19 +18,17 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
+  std::string config_path() const { return path_ + "/config.json"; }
+  std::string log_path() const { return path_ + "/log.txt"; }
+  std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string checkpoint_path(int64_t step) const;
+
+  void write_config(const std::string& json) const;  // replaces the file as a whole
+
  private:
+  std::string path_;
   int lock_ = -1;
-};
-
-// The same on all ranks, without a lock.
-struct RunPaths {
-  explicit RunPaths(const std::string& run_dir)
-      : config(run_dir + "/config.json"),
-        log(run_dir + "/log.txt"),
-        metrics(run_dir + "/metrics.jsonl"),
-        checkpoints(run_dir + "/checkpoints") {}
-
-  std::string config, log, metrics, checkpoints;
 };
 
 }  // namespace lockstep

@@ -16,15 +16,15 @@ namespace fs = std::filesystem;
 
 TEST(RunFolder, IsCreatedAndUsedAgain) {
   TempFolder folder;
-  const RunPaths paths(folder / "a/b");
   for (int round = 0; round < 2; ++round) {
     RunFolder run(folder / "a/b");
     EXPECT_TRUE(fs::is_directory(folder / "a/b/checkpoints"));
+    EXPECT_EQ(run.checkpoint_path(5), folder / "a/b/checkpoints/step-00000005");
     EXPECT_EQ(read_text(folder / "a/b/lock"),
               fmt::format("process {} on host {}\n", getpid(), host_name()));
-    replace_file(paths.config, fmt::format("{{\"round\": {}}}\n", round));
+    run.write_config(fmt::format("{{\"round\": {}}}\n", round));
     EXPECT_EQ(read_text(folder / "a/b/config.json"), fmt::format("{{\"round\": {}}}\n", round));
-    EXPECT_FALSE(fs::exists(paths.config + ".tmp"));
+    EXPECT_FALSE(fs::exists(run.config_path() + ".tmp"));
   }
 }
 
