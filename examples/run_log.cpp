@@ -42,7 +42,7 @@ RunLog::RunLog(const std::string& path, const std::string& progress, std::FILE* 
 }
 
 RunLog::~RunLog() {
-  if (shown_.empty()) return;
+  if (!open_line_) return;
   std::fputc('\n', console_);
   std::fflush(console_);
 }
@@ -63,18 +63,16 @@ void RunLog::warn(const std::string& text) {
 
 void RunLog::progress(const std::string& text) {
   if (!rewrites_) return;
-  shown_ = text.substr(0, columns_ - 1);  // a line that wraps cannot be rewritten
-  fmt::print(console_, "{}{}", clear_line, shown_);
+  // A line that wraps cannot be rewritten.
+  fmt::print(console_, "{}{}", clear_line, text.substr(0, columns_ - 1));
   std::fflush(console_);
+  open_line_ = true;
 }
 
-// A line that stays, above the one that rewrites itself.
 void RunLog::print(const std::string& text) {
-  if (shown_.empty())
-    fmt::print(console_, "{}\n", text);
-  else
-    fmt::print(console_, "{}{}\n{}", clear_line, text, shown_);
+  fmt::print(console_, "{}{}\n", open_line_ ? clear_line : "", text);
   std::fflush(console_);
+  open_line_ = false;
 }
 
 }  // namespace lockstep

@@ -27,7 +27,8 @@ class RunLog {
   void info(const std::string& text);    // log.txt and, unless progress is "none", the console
   void warn(const std::string& text);    // both, marked "warning: "
 
-  // What changes all the time: the line that rewrites itself, where there is one. Not in log.txt.
+  // What changes all the time: the line that rewrites itself, where there is one, until the next
+  // line of any kind takes its place. Not in log.txt.
   void progress(const std::string& text);
 
  private:
@@ -37,7 +38,7 @@ class RunLog {
   std::FILE* console_;
   bool rewrites_, prints_;
   int columns_ = 80;
-  std::string shown_;  // the line that is on the terminal and not ended
+  bool open_line_ = false;  // the cursor stands behind a progress line
 };
 
 }  // namespace lockstep

@@ -44,8 +44,8 @@ TEST(RunLog, PlainLines) {
 TEST(RunLog, LineThatRewritesItself) {
   TempFolder folder;
   EXPECT_EQ(shown(folder / "log.txt", "line"),
-            "\r\x1b[Kstep 1\r\x1b[Kinformation\nstep 1\r\x1b[Kstep 2\r\x1b[Kstep 3"
-            "\r\x1b[Kwarning: careful\nstep 3\n");
+            "\r\x1b[Kstep 1\r\x1b[Kinformation\n\r\x1b[Kstep 2\r\x1b[Kstep 3"
+            "\r\x1b[Kwarning: careful\n");
 }
 
 TEST(RunLog, FileIsAppendedWithTime) {
