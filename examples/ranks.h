@@ -1,5 +1,5 @@
-// Starting ranks: processes under mpirun or threads of this process, each with its share of the cores
-// and an allocator of its own. Read next: trainer.h.
+// Starting ranks: processes under mpirun or threads of this process, each with its share of the
+// cores and an allocator of its own. Read next: trainer.h.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-// Runs `body` once per rank of config.dist and returns when all have returned. Before that, on every
-// rank: foreign launchers are refused, the config is validated against the number of ranks, and threads
-// are set. Errors of any rank end all.
+// Runs `body` once per rank of config.dist and returns when all have returned. Before that, on
+// every rank: foreign launchers are refused, the config is validated against the number of ranks,
+// and threads are set. Errors of any rank end all.
 void run_ranks(const Config& config, const std::function<void(Communicator&)>& body);
 
 }  // namespace lockstep

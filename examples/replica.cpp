@@ -36,7 +36,7 @@ Replica::Replica(const Config& config, Communicator& communicator)
       val_data_(open_val_data(config.data, config.model.vocab_size, config.train.seed)),
       sampler_(std::make_unique<TrainSampler>("data.train", train_data_->size(),
                                               config.train.seq_len, config.train.seed)) {
-  start_after(0);
+  start_after(0, 0);
 }
 
 StepMetrics Replica::step(int64_t t) {
@@ -49,25 +49,28 @@ StepMetrics Replica::step(int64_t t) {
   for (int64_t micro = 0; micro < accumulation_; ++micro)
     losses.push_back(train_micro_batch(micro));
   const GradientReport report = gradients_->finish();
-  clip_or_skip(report);
+  const Stopwatch sync;
+  const double loss = sum_over_ranks(losses) / static_cast<double>(tokens_per_step());
+  const double sync_ms = sync.ms();
+  clip_or_skip(report, loss);
   update();
 
-  const Stopwatch sync;
   StepMetrics m;
   m.step = t;
-  m.loss = sum_over_ranks(losses) / static_cast<double>(tokens_per_step());
+  m.loss = loss;
   m.lr = scalars_.lr;
   m.grad_norm = report.norm;
   m.tokens = tokens_per_step();
   m.data_ms = 1e3 * (loader_->waited_seconds() - data_before);
   m.comm_ms = report.comm_ms;
   m.exposed_comm_ms = report.exposed_ms - report.wait_ms;
-  m.wait_ms = report.wait_ms + sync.ms();
+  m.wait_ms = report.wait_ms + sync_ms;
   m.wire_bytes = report.wire_bytes;
   m.step_ms = clock.ms();
   m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
   m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
   m.samples_per_s = m.tokens_per_s / static_cast<double>(config_.train.seq_len);
+  m.skipped = skipped_in_a_row_;
   m.peak_bytes = Allocator::current().stats().total_peak;
   m.allocations = Allocator::current().stats().system_allocations - allocations;
   return m;
@@ -99,13 +102,15 @@ double Replica::train_micro_batch(int64_t micro) {
   return loss.item<float>();
 }
 
-// The norm is the same number on every rank, and so is what follows from it.
-void Replica::clip_or_skip(const GradientReport& report) {
-  const bool finite = std::isfinite(report.norm);
+// Loss and norm are the same numbers on every rank, and so is what follows from them.
+void Replica::clip_or_skip(const GradientReport& report, double loss) {
+  const bool finite = std::isfinite(report.norm) && std::isfinite(loss);
   scalars_.grad_scale = finite ? clip_factor(report.norm, config_.optim.grad_clip) : 0.0f;
   scalars_.skip = finite ? 0 : 1;
   skipped_in_a_row_ = finite ? 0 : skipped_in_a_row_ + 1;
-  non_finite_ = report.non_finite;
+  non_finite_ = finite                      ? ""
+                : report.non_finite.empty() ? "the loss"
+                                            : "the gradient of " + report.non_finite;
 }
 
 void Replica::update() {
@@ -151,7 +156,8 @@ double Replica::evaluate() {
   return sum_over_ranks(losses) / sum_over_ranks(counts);
 }
 
-void Replica::start_after(int64_t t) {
+void Replica::start_after(int64_t t, int64_t skipped_in_a_row) {
+  skipped_in_a_row_ = skipped_in_a_row;
   loader_ = std::make_unique<Loader>(
       *train_data_, *sampler_,
       step_schedule(Deal::blocked, communicator_.rank(), communicator_.size(), accumulation_,
@@ -164,6 +170,10 @@ void Replica::start_after(int64_t t) {
 
 void Replica::verify() {
   check_same(communicator_, "weights", describe_with_hashes(parameters_));
+}
+
+void Replica::weights_changed() {
+  optimizer_ = make_optimizer(config_.optim, parameters_);
 }
 
 std::vector<NamedTensor> Replica::state() const {

@@ -32,7 +32,10 @@ class Replica {
   double evaluate();
 
   // Continues with step t + 1: the data position follows from t.
-  void start_after(int64_t t);
+  void start_after(int64_t t, int64_t skipped_in_a_row);
+
+  // The weights were read from elsewhere: the optimizer starts anew from them.
+  void weights_changed();
 
   // Compares weights across ranks. Collective; Exit::config naming the parameter that differs.
   void verify();
@@ -50,7 +53,7 @@ class Replica {
  private:
   void plan(int64_t t);
   double train_micro_batch(int64_t micro);
-  void clip_or_skip(const GradientReport& report);
+  void clip_or_skip(const GradientReport& report, double loss);
   void update();
   double sum_over_ranks(const std::vector<double>& by_micro_batch);
 
@@ -66,7 +69,7 @@ class Replica {
   std::unique_ptr<Loader> loader_;
   StepScalars scalars_;
   int64_t skipped_in_a_row_ = 0;
-  std::string non_finite_;  // the parameter that made the last step be skipped
+  std::string non_finite_;  // what made the last step be skipped; empty if it was not
 };
 
 }  // namespace lockstep

@@ -1,15 +1,17 @@
-// Trainer: the loop around Replica::step(): start-up checks, resume, evaluation, checkpoints, signals,
-// logs. One Trainer per rank; rank 0 owns the run folder. Read next: trainer.cpp.
+// Trainer: the loop around Replica::step(): start-up checks, resume, evaluation, checkpoints,
+// signals, logs. One Trainer per rank; rank 0 owns the run folder. Read next: trainer.cpp.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "data/tokenizer.h"
 #include "examples/metrics.h"
 #include "examples/replica.h"
 #include "examples/run_folder.h"
 #include "examples/run_log.h"
+#include "examples/saved_run.h"
 
 namespace lockstep {
 
@@ -18,34 +20,35 @@ class Trainer {
   // Collective. Rank 0 opens the run folder and takes its lock.
   Trainer(const Config& config, Communicator& communicator);
 
-  // Trains up to train.steps: Exit::ok; or until a signal, with a checkpoint of the last whole step:
+  // Trains up to train.steps and returns Exit::ok; or up to a signal, saves, and returns
   // Exit::restart.
   Exit run();
 
  private:
   void write_header();
   int64_t resume();
-  void after_step(StepMetrics& metrics);
-  void finish(StepMetrics& metrics);
-  void report(const StepMetrics& metrics);
-  void stop_if_diverged(int64_t t);
-  void evaluate(StepMetrics& metrics);
+  void load_tensors(const std::string& checkpoint, bool weights_only);
+  void occasional_work(StepMetrics& metrics, bool last);
+  void stop_if_diverged(int64_t t) const;
+  void report(const StepMetrics& metrics, bool last);
   void print_sample(int64_t t);
   void save(int64_t t);
-  int agreed_signal();
-  bool is_due(int64_t every, int64_t t) const { return every > 0 && t % every == 0; }
+  int agree_on_signal();
+  SavedRun describe(int64_t t) const;
 
   Config config_;
   Communicator& communicator_;
-  std::optional<RunFolder> folder_;        // rank 0
-  std::unique_ptr<RunLog> log_;            // rank 0 writes; the others' goes nowhere
-  std::optional<MetricsWriter> metrics_;   // rank 0
+  const bool first_;  // rank 0, which owns the next three
+  std::optional<RunFolder> folder_;
+  std::unique_ptr<RunLog> log_;
+  std::optional<MetricsFile> metrics_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // null: ids have no text
   Replica replica_;
-  double peak_gflops_;                     // of this rank's GEMMs, measured
-  int64_t saved_ = 0;                      // step of the newest checkpoint of this attempt
+  double peak_gflops_ = 0;  // this rank's GEMMs in the run's precision, measured at start
+  int64_t saved_ = 0;       // step of the newest checkpoint
 };
 
-// Starts the ranks that config.dist asks for and trains. Returns the process's exit code.
+// Starts the ranks that config.dist asks for and trains; returns the process's exit code.
 Exit train(const Config& config);
 
 }  // namespace lockstep

@@ -1,0 +1,118 @@
+// Comparing a checkpoint's run with this one, key by key. Read next: checkpoint.h.
+#include "examples/saved_run.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace lockstep {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Keys, or sections (ending in "."), that may differ. What is free changes no bit of what is
+// learnt; what is noted may.
+constexpr std::array free_keys = {"run_dir",
+                                  "log.",
+                                  "checkpoint.",
+                                  "train.eval_every",
+                                  "train.eval_batches",
+                                  "train.sample_every",
+                                  "train.sample_tokens",
+                                  "train.sample_prompt",
+                                  "train.max_skipped",
+                                  "train.recompute",
+                                  "data.train",
+                                  "data.val",
+                                  "data.workers",
+                                  "model.init_from",
+                                  "dist.",
+                                  "train.global_batch",
+                                  "train.threads"};
+constexpr std::array noted_keys = {"train.steps", "train.micro_batch"};
+
+template <size_t n>
+bool matches(const std::array<const char*, n>& patterns, std::string_view key) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view pattern) {
+    return pattern.ends_with('.') ? key.starts_with(pattern) : key == pattern;
+  });
+}
+
+// "/train/seed" of flatten() as "train.seed"; lists as a whole.
+std::string key_of(std::string pointer) {
+  std::replace(pointer.begin(), pointer.end(), '/', '.');
+  return pointer.substr(1);
+}
+
+}  // namespace
+
+std::string SavedRun::to_json() const {
+  return Json{{"config", Json::parse(config)},
+              {"data_identity", data_identity},
+              {"step", step},
+              {"global_batch", global_batch},
+              {"skipped_in_a_row", skipped_in_a_row},
+              {"ranks", ranks},
+              {"threads", threads},
+              {"cpu", cpu}}
+      .dump(1);
+}
+
+SavedRun SavedRun::from_json(const std::string& text, const std::string& where) {
+  try {
+    const Json json = Json::parse(text);
+    return {.config = json.at("config").dump(),
+            .data_identity = json.at("data_identity"),
+            .step = json.at("step"),
+            .global_batch = json.at("global_batch"),
+            .skipped_in_a_row = json.at("skipped_in_a_row"),
+            .ranks = json.at("ranks"),
+            .threads = json.at("threads"),
+            .cpu = json.at("cpu")};
+  } catch (const Json::exception& error) {
+    fail(Exit::data,
+         "[resume] {} holds no training run ({}); a folder that training saved is right", where,
+         error.what());
+  }
+}
+
+std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& now) {
+  std::vector<std::string> notes;
+  const auto note = [&](std::string_view what, const auto& before, const auto& after,
+                        const char* effect) {
+    if (before != after)
+      notes.push_back(fmt::format("{} was {} and is {} now{}", what, before, after, effect));
+  };
+  const Json before = Json::parse(saved.config).flatten(),
+             after = Json::parse(now.config).flatten();
+  for (const auto& [pointer, value] : after.items()) {
+    const std::string key = key_of(pointer);
+    const std::string was = before.contains(pointer) ? before.at(pointer).dump() : "(absent)";
+    if (was == value.dump() || matches(free_keys, key)) continue;
+    if (matches(noted_keys, key)) {
+      note(key, was, value.dump(),
+           key == "train.steps" ? "; the learning rate follows" : "; bits may differ");
+      continue;
+    }
+    fail(Exit::config,
+         "[{}] is {} but the checkpoint was made with {}; set it back, or start another run_dir "
+         "with "
+         "model.init_from",
+         key, value.dump(), was);
+  }
+  if (saved.global_batch != now.global_batch)
+    fail(Exit::config,
+         "[train.global_batch] is {} samples but the checkpoint was made with {}; set it back",
+         now.global_batch, saved.global_batch);
+  if (saved.data_identity != now.data_identity)
+    fail(Exit::config, "[data.train] is other data ({}) than the checkpoint was made with ({})",
+         now.data_identity, saved.data_identity);
+  note("the number of ranks", saved.ranks, now.ranks, ": the same samples, but bits may differ");
+  note("threads per rank", saved.threads, now.threads, "; bits may differ");
+  note("the instruction set", saved.cpu, now.cpu, "; bits may differ");
+  return notes;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+// SavedRun: what a checkpoint says of the run that made it, beside the tensors, and whether a run
+// may go on from it. Read next: trainer.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "examples/config.h"
+
+namespace lockstep {
+
+struct SavedRun {
+  std::string config;         // resolved, as print_config() writes it
+  std::string data_identity;  // Dataset::identity() of data.train
+  int64_t step = 0;
+  int64_t global_batch = 0;  // samples per step
+  int64_t skipped_in_a_row = 0;
+  int ranks = 1;
+  int threads = 1;  // per rank
+  std::string cpu;  // instruction set that the kernels were compiled for
+
+  std::string to_json() const;
+  static SavedRun from_json(const std::string& text, const std::string& where);  // Exit::data
+};
+
+// Exit::config if `now` would not continue what `saved` began: other model, data, batch, precision,
+// seed or optimizer. Returns a line for the log about every difference that is allowed, and says
+// where it costs equality of bits.
+std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& now);
+
+}  // namespace lockstep

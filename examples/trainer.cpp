@@ -1,0 +1,247 @@
+// The training run. Read run() first. Read next: checkpoint.cpp.
+#include "examples/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cpu/gemm_peak.h"
+#include "core/parallel.h"
+#include "dist/launch.h"
+#include "dist/verify.h"
+#include "examples/agree.h"
+#include "examples/build_info.h"
+#include "examples/checkpoint.h"
+#include "examples/config_io.h"
+#include "examples/generate.h"
+#include "examples/ranks.h"
+#include "examples/signals.h"
+#include "examples/validate.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* state_file = "state.safetensors";
+
+bool is_due(int64_t every, int64_t t) {
+  return every > 0 && t % every == 0;
+}
+
+std::string environment_lines() {
+  std::string lines;
+  for (const auto& [name, value] : relevant_environment())
+    lines += fmt::format("{}={}\n", name, value);
+  return lines;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Communicator& communicator)
+    : config_(config),
+      communicator_(communicator),
+      first_(communicator.rank() == 0),
+      tokenizer_(open_tokenizer(config.data.tokenizer)),
+      replica_(config, communicator) {
+  if (tokenizer_) check_vocab(*tokenizer_, config.model.vocab_size);
+  check_same(communicator_, "config", print_config(config_));
+  check_same(communicator_, "build", build_info());
+  check_same(communicator_, "environment", environment_lines());
+  on_rank_0(communicator_, [&] {
+    folder_.emplace(config_.run_dir);
+    log_ = std::make_unique<RunLog>(folder_->log_path(), config_.log.progress);
+    metrics_.emplace(folder_->metrics_path());
+    folder_->write_config(print_config(config_));
+    return std::string();
+  });
+  peak_gflops_ = measured_gemm_peak(replica_.model().parameters().front().tensor.dtype(), 0.3);
+}
+
+Exit Trainer::run() {
+  catch_stop_signals();
+  write_header();
+  int64_t t = resume();
+  replica_.verify();
+  while (t < config_.train.steps) {
+    StepMetrics metrics = replica_.step(++t);
+    const int signal = agree_on_signal();
+    stop_if_diverged(t);
+    const bool last = t == config_.train.steps;
+    if (!signal) occasional_work(metrics, last);
+    report(metrics, last);
+    if (signal || last || is_due(config_.checkpoint.every, t)) save(t);
+    if (is_due(config_.dist.verify_every, t)) replica_.verify();
+    if (signal && !last) {
+      if (first_)
+        log_->info(fmt::format("signal {}: stopped after step {}; the same command resumes",
+                               signal_name(signal), t));
+      return Exit::restart;
+    }
+  }
+  if (first_)
+    log_->info(
+        fmt::format("done: {} steps, newest checkpoint {}", t, folder_->checkpoint_path(saved_)));
+  return Exit::ok;
+}
+
+// What is not done at every step; its time belongs to no step.
+void Trainer::occasional_work(StepMetrics& metrics, bool last) {
+  const int64_t t = metrics.step;
+  const bool has_val = !config_.data.val.empty() || config_.data.format == "synthetic";
+  if (has_val &&
+      (last ? config_.train.eval_every > 0 || true : is_due(config_.train.eval_every, t)))
+    metrics.val_loss = replica_.evaluate();
+  if (config_.train.sample_tokens > 0 && (last || is_due(config_.train.sample_every, t)))
+    print_sample(t);
+}
+
+void Trainer::write_header() {
+  if (!first_) return;
+  const Topology& where = communicator_.topology();
+  const Cores c = cores();
+  const Gpt& model = replica_.model();
+  const FlopsPerToken flops = model.flops_per_token(config_.train.seq_len);
+  log_->info(fmt::format("attempt {} on {}: {}", metrics_->attempt(), host_name(), build_info()));
+  log_->info(fmt::format(
+      "{} ranks ({}) on {} hosts, {} threads each; {} cores usable of {} present", where.size,
+      communicator_.backend(), where.hosts, num_threads(), c.usable, c.present));
+  if (const std::string advice = cores_advice(c, where.local_size, num_threads()); !advice.empty())
+    log_->warn(advice);
+  for (const auto& [name, value] : relevant_environment())
+    log_->info(fmt::format("environment {}={}", name, value));
+  log_->info(
+      fmt::format("{} with {} parameters in {}; step: {} tokens = {} micro batch x {} ranks x {} "
+                  "accumulated x {} long",
+                  config_.model.arch, model.parameter_count(), config_.train.precision,
+                  replica_.tokens_per_step(), config_.train.micro_batch, where.size,
+                  accumulation(config_, where.size), config_.train.seq_len));
+  log_->info(
+      fmt::format("MFU counts {:.4g} (6 N, matrices) + {:.4g} (causal attention) FLOP per token "
+                  "against {:.0f} GFLOP/s "
+                  "per rank, the best {} GEMM measured here at start",
+                  flops.matmul, flops.attention, peak_gflops_, config_.train.precision));
+}
+
+// Where to start: the step that the newest complete checkpoint holds, or 0.
+int64_t Trainer::resume() {
+  const std::string found = on_rank_0(communicator_, [&]() -> std::string {
+    for (const std::string& line : clear_leftovers(folder_->checkpoints())) log_->warn(line);
+    if (config_.checkpoint.resume == "none") return "";
+    if (config_.checkpoint.resume != "auto") return open_checkpoint(config_.checkpoint.resume).path;
+    const auto latest = find_latest_checkpoint(folder_->checkpoints(),
+                                               [&](const std::string& why) { log_->warn(why); });
+    return latest ? latest->path : "";
+  });
+  if (found.empty()) {
+    if (!config_.model.init_from.empty()) load_tensors(config_.model.init_from, true);
+    return 0;
+  }
+  const SavedRun saved = SavedRun::from_json(open_checkpoint(found, Check::sizes).metadata, found);
+  const std::vector<std::string> notes = check_resumable(saved, describe(saved.step));
+  load_tensors(found, false);
+  replica_.start_after(saved.step, saved.skipped_in_a_row);
+  saved_ = saved.step;
+  if (first_) {
+    log_->info(fmt::format("resumed from {} after step {}", found, saved.step));
+    for (const std::string& note : notes) log_->warn("resumed although " + note);
+  }
+  return saved.step;
+}
+
+void Trainer::load_tensors(const std::string& checkpoint, bool weights_only) {
+  all_or_none(communicator_, [&] {
+    const SafetensorsFile file = open_checkpoint(checkpoint, Check::sizes).open(state_file);
+    for (const auto& [name, tensor] :
+         weights_only ? replica_.model().parameters() : replica_.state())
+      file.read(name, tensor);
+    return std::string();
+  });
+  if (weights_only) replica_.weights_changed();
+}
+
+// A signal may have reached some ranks only: what any of them got, all obey after this step.
+int Trainer::agree_on_signal() {
+  const auto mine = static_cast<std::byte>(stop_signal());
+  int signal = 0;
+  for (const auto& bytes : communicator_.all_gather_bytes({&mine, 1}))
+    signal = std::max(signal, std::to_integer<int>(bytes[0]));
+  return signal;
+}
+
+void Trainer::stop_if_diverged(int64_t t) const {
+  if (replica_.skipped_in_a_row() < config_.train.max_skipped) return;
+  fail(Exit::data,
+       "[train] step {}: {} steps in a row had a loss or gradient that is not finite, in the last "
+       "one first in {}; a "
+       "lower optim.lr, longer warm-up or grad_clip may help (checkpoint of step {} is untouched)",
+       t, replica_.skipped_in_a_row(), replica_.non_finite(), saved_);
+}
+
+void Trainer::report(const StepMetrics& step, bool last) {
+  if (!first_) return;
+  StepMetrics m = step;
+  const double flops = replica_.model().flops_per_token(config_.train.seq_len).total() *
+                       static_cast<double>(m.tokens);
+  m.mfu = flops / (m.step_ms * 1e6) / (peak_gflops_ * communicator_.size());
+  metrics_->append(m);
+  std::string line = fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.0f} tok/s  MFU {:.2f}  {:.0f} ms = "
+      "{:.0f} compute + {:.0f} comm "
+      "+ {:.0f} wait + {:.0f} data",
+      m.step, std::to_string(config_.train.steps).size(), config_.train.steps, m.loss, m.lr,
+      m.grad_norm, m.tokens_per_s, *m.mfu, m.step_ms, m.compute_ms, m.exposed_comm_ms, m.wait_ms,
+      m.data_ms);
+  if (m.skipped > 0)
+    log_->warn(fmt::format("step {} skipped: {} is not finite", m.step, replica_.non_finite()));
+  if (m.step == 1)
+    for (const std::string& name : replica_.unused_parameters())
+      log_->warn(name + " gets no gradient; it counts as zero");
+  if (m.val_loss)
+    log_->info(fmt::format("step {}  validation loss {:.4f} nats per token", m.step, *m.val_loss));
+  if (last || m.step == 1 || is_due(config_.log.every, m.step))
+    log_->info(line);
+  else
+    log_->progress(line);
+}
+
+void Trainer::print_sample(int64_t t) {
+  if (!first_ || !tokenizer_) return;
+  const std::vector<int32_t> text = generate(
+      replica_.model(), tokenizer_->encode(config_.train.sample_prompt),
+      {.tokens = config_.train.sample_tokens, .seed = static_cast<uint64_t>(config_.train.seed)});
+  log_->info(fmt::format("sample after step {}:\n{}", t, tokenizer_->decode(text)));
+}
+
+// All replicas hold the same tensors, so rank 0's are saved.
+void Trainer::save(int64_t t) {
+  SaveRequest request{.step = t, .keep_last = config_.checkpoint.keep_last};
+  if (first_) {
+    request.folder = folder_->checkpoints();
+    request.files = {{state_file, replica_.state()}};
+    request.metadata = describe(t).to_json();
+  }
+  const std::string path = save_checkpoint(communicator_, request);
+  saved_ = t;
+  if (first_) log_->info(fmt::format("saved {}", path));
+}
+
+SavedRun Trainer::describe(int64_t t) const {
+  return {.config = print_config(config_),
+          .data_identity = replica_.data_identity(),
+          .step = t,
+          .global_batch = replica_.tokens_per_step() / config_.train.seq_len,
+          .skipped_in_a_row = replica_.skipped_in_a_row(),
+          .ranks = communicator_.size(),
+          .threads = num_threads(),
+          .cpu = cpu_compiled_for()};
+}
+
+Exit train(const Config& config) {
+  Exit exit = Exit::ok;
+  run_ranks(config, [&](Communicator& communicator) {
+    const Exit mine = Trainer(config, communicator).run();
+    if (communicator.rank() == 0) exit = mine;
+  });
+  return exit;
+}
+
+}  // namespace lockstep
