@@ -1,0 +1,126 @@
+// `trainer bench step`: training steps without a run folder: tokens/s, MFU, where the time goes, memory by
+// category. Medians over steps; the GEMM peak is measured before and after, the better one counts.
+// Read next: replica.cpp, which is what is measured.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/parallel.h"
+#include "examples/bench_command.h"
+#include "examples/config_io.h"
+#include "examples/gemm_peak.h"
+#include "examples/ranks.h"
+#include "examples/replica.h"
+
+namespace lockstep {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct StepOptions {
+  std::string config, json;
+  std::vector<std::string> set;
+  int warmup = 3, steps = 15;
+};
+
+struct Spread {
+  double median, least, most;
+};
+
+template <class Field>
+Spread spread(const std::vector<StepMetrics>& steps, Field field) {
+  std::vector<double> v;
+  for (const StepMetrics& m : steps) v.push_back(static_cast<double>(field(m)));
+  std::sort(v.begin(), v.end());
+  return {v[v.size() / 2], v.front(), v.back()};
+}
+
+// One line of the table and one field of the JSON.
+struct Table {
+  Json json;
+  bool shown;
+
+  void row(const char* name, const Spread& s, int digits) {
+    if (shown) fmt::print("{:<22}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", name, s.median, digits, s.least, digits, s.most, digits);
+    json[name] = {{"median", s.median}, {"min", s.least}, {"max", s.most}};
+  }
+};
+
+void show_memory(Json& json, const MemoryStats& memory, bool shown) {
+  if (shown) fmt::print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
+  for (int c = 0; c < category_count; ++c) {
+    const char* name = name_of(static_cast<Category>(c));
+    if (shown) fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", name, 1e-6 * static_cast<double>(memory.current[c]), 1e-6 * static_cast<double>(memory.peak[c]));
+    json["memory"][name] = {{"current", memory.current[c]}, {"peak", memory.peak[c]}};
+  }
+  if (shown) fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "total", 1e-6 * static_cast<double>(memory.total()), 1e-6 * static_cast<double>(memory.total_peak));
+  json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
+}
+
+void run(const StepOptions& options, Config config, Communicator& communicator) {
+  const bool first = communicator.rank() == 0;
+  const DType dtype = config.train.precision == "bf16" ? DType::bf16 : DType::f32;
+  config.train.steps = options.warmup + options.steps;
+  double peak = measured_gemm_peak(dtype, 1.0);
+  Allocator::current().release_cached();
+  Allocator::current().reset_peak();
+
+  Replica replica(config, communicator);
+  std::vector<StepMetrics> steps;
+  for (int t = 1; t <= config.train.steps; ++t) {
+    const StepMetrics m = replica.step(t);
+    if (t > options.warmup) steps.push_back(m);
+  }
+  const MemoryStats memory = Allocator::current().stats();
+  peak = std::max(peak, measured_gemm_peak(dtype, 1.0));
+
+  const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
+  const auto mfu = [&](const StepMetrics& m) {
+    return flops.total() * static_cast<double>(m.tokens) / (m.step_ms * 1e6) / (peak * communicator.size());
+  };
+  if (first) {
+    fmt::print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n", config.model.arch, options.config,
+               replica.model().parameter_count(), config.train.precision, communicator.size(), num_threads(), replica.tokens_per_step());
+    fmt::print("# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention); peak {:.0f} GFLOP/s per rank\n",
+               flops.total(), flops.matmul, flops.attention, peak);
+    fmt::print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max", steps.size());
+  }
+  Table table{{{"config", options.config}, {"precision", config.train.precision}, {"ranks", communicator.size()}, {"threads", num_threads()}, {"peak_gflops", peak}}, first};
+  table.row("tokens_per_s", spread(steps, [](auto& m) { return m.tokens_per_s; }), 0);
+  table.row("mfu", spread(steps, mfu), 3);
+  table.row("step_ms", spread(steps, [](auto& m) { return m.step_ms; }), 1);
+  table.row("compute_ms", spread(steps, [](auto& m) { return m.compute_ms; }), 1);
+  table.row("comm_ms", spread(steps, [](auto& m) { return m.comm_ms; }), 2);
+  table.row("exposed_comm_ms", spread(steps, [](auto& m) { return m.exposed_comm_ms; }), 2);
+  table.row("wait_ms", spread(steps, [](auto& m) { return m.wait_ms; }), 2);
+  table.row("data_ms", spread(steps, [](auto& m) { return m.data_ms; }), 2);
+  table.row("wire_bytes", spread(steps, [](auto& m) { return m.wire_bytes; }), 0);
+  table.row("allocations", spread(steps, [](auto& m) { return m.allocations; }), 0);
+  show_memory(table.json, memory, first);
+  if (first && !options.json.empty()) write_json(options.json, table.json);
+}
+
+}  // namespace
+
+void add_bench_step(CLI::App& bench, Exit& exit) {
+  CLI::App* command = bench.add_subcommand("step", "tokens/s, MFU, time split and memory of training steps");
+  auto options = std::make_shared<StepOptions>();
+  command->add_option("--config", options->config, "run config, a JSON file")->type_name("FILE")->required();
+  command->add_option("--set", options->set, "override one key of it; may be repeated")->type_name("KEY=VALUE")->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "steps that count")->check(CLI::Range(1, 1000000))->capture_default_str();
+  command->add_option("--warmup", options->warmup, "steps before them")->check(CLI::Range(0, 1000000))->capture_default_str();
+  command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
+  command->footer("Example:\n  mpirun -np 2 trainer bench step --config configs/bench-small.json --set train.precision=bf16");
+  command->callback([options, &exit] {
+    const Config config = read_config(options->config, options->set);
+    run_ranks(config, [&](Communicator& communicator) { run(*options, config, communicator); });
+    exit = Exit::ok;
+  });
+}
+
+}  // namespace lockstep
