@@ -94,7 +94,7 @@ void Loader::fill(Batch& batch, int64_t number) const {
   batch.targets = 0;
   std::vector<int32_t> tokens(length + 1);
   for (int64_t row = 0; row < rows; ++row) {
-    const Window window = sampler_.window(batch.first_sample + row);
+    const TokenWindow window = sampler_.window(batch.first_sample + row);
     check(window.length >= 0 && window.length <= length, "[loader] a window of {}, seq_len is {}",
           window.length, length);
     if (window.length > 0) data_.read(window.start, window.length + 1, tokens.data());

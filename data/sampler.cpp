@@ -50,7 +50,7 @@ TrainSampler::TrainSampler(const std::string& name, int64_t tokens, int64_t seq_
   slack_ = inputs - windows_ * seq_len;
 }
 
-Window TrainSampler::window(int64_t sample) const {
+TokenWindow TrainSampler::window(int64_t sample) const {
   check(sample >= 0, "[sampler] sample {}", sample);
   const int64_t epoch = sample / windows_;
   const auto words = Philox(key_)(epoch);
@@ -70,7 +70,7 @@ ValidationSampler::ValidationSampler(const std::string& name, int64_t tokens, in
   if (limit > 0) windows_ = std::min(windows_, limit);
 }
 
-Window ValidationSampler::window(int64_t sample) const {
+TokenWindow ValidationSampler::window(int64_t sample) const {
   check(sample >= 0, "[sampler] sample {}", sample);
   if (sample >= windows_) return {};
   const int64_t start = sample * seq_len_;

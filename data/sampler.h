@@ -9,7 +9,7 @@
 namespace lockstep {
 
 // Tokens [start, start + length] of the stream: `length` inputs and, one further on, their targets.
-struct Window {
+struct TokenWindow {
   int64_t start = 0;
   int64_t length = 0;
 };
@@ -17,7 +17,7 @@ struct Window {
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  virtual Window window(int64_t sample) const = 0;  // sample >= 0; thread-safe
+  virtual TokenWindow window(int64_t sample) const = 0;  // sample >= 0; thread-safe
 };
 
 // The position of element i of [0, n) in a random order given by `key`: one-to-one, for every n,
@@ -35,7 +35,7 @@ class TrainSampler : public Sampler {
   TrainSampler(const std::string& name, int64_t tokens, int64_t seq_len, uint64_t seed);
 
   int64_t epoch_samples() const { return windows_; }
-  Window window(int64_t sample) const override;
+  TokenWindow window(int64_t sample) const override;
 
  private:
   int64_t seq_len_, windows_, slack_;
@@ -51,7 +51,7 @@ class ValidationSampler : public Sampler {
   ValidationSampler(const std::string& name, int64_t tokens, int64_t seq_len, int64_t limit = 0);
 
   int64_t samples() const { return windows_; }
-  Window window(int64_t sample) const override;
+  TokenWindow window(int64_t sample) const override;
 
  private:
   int64_t seq_len_, inputs_, windows_;

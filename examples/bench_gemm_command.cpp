@@ -1,5 +1,5 @@
-// `trainer bench gemm`: the matrix products of a training step, each against the peak measured beside it.
-// Read next: gemm_peak.h.
+// `trainer bench gemm`: the matrix products of a training step, each against the peak measured
+// beside it. Read next: gemm_peak.h.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -64,7 +64,8 @@ struct Row {
 // Forward x w^T, gradient of x: dy w, gradient of w: dy^T x.
 std::vector<Row> measure(const Layer& layer, int64_t tokens, DType dtype, double seconds) {
   const auto [name, n, k, count] = layer;
-  Tensor x = Tensor::empty({tokens, k}, dtype), w = Tensor::empty({n, k}, dtype), dy = Tensor::empty({tokens, n}, dtype);
+  Tensor x = Tensor::empty({tokens, k}, dtype), w = Tensor::empty({n, k}, dtype),
+         dy = Tensor::empty({tokens, n}, dtype);
   for (Tensor* t : {&x, &w, &dy}) backend().fill(*t, 0.5f);
   const double flop = 2e-6 * static_cast<double>(tokens * n * k);
   std::vector<Row> rows;
@@ -86,17 +87,29 @@ void run(const GemmOptionsOfCommand& options, const Config& config) {
     for (const Row& row : measure(layer, tokens, dtype, options.seconds / 3)) rows.push_back(row);
   peak = std::max(peak, measured_gemm_peak(dtype, 1.0));
 
-  fmt::print("# {} threads, {}, peak {:.0f} GFLOP/s (best square or MLP-shaped product here)\n", num_threads(),
-             config.train.precision, peak);
-  fmt::print("{:<24}{:>8}{:>8}{:>8}{:>7}{:>10}{:>10}{:>8}\n", "product", "m", "n", "k", "count", "ms", "GFLOP/s", "share");
-  Json json = {{"precision", config.train.precision}, {"threads", num_threads()}, {"peak_gflops", peak}, {"rows", Json::array()}};
+  fmt::print("# {} threads, {}, peak {:.0f} GFLOP/s (best square or MLP-shaped product here)\n",
+             num_threads(), config.train.precision, peak);
+  fmt::print("{:<24}{:>8}{:>8}{:>8}{:>7}{:>10}{:>10}{:>8}\n", "product", "m", "n", "k", "count",
+             "ms", "GFLOP/s", "share");
+  Json json = {{"precision", config.train.precision},
+               {"threads", num_threads()},
+               {"peak_gflops", peak},
+               {"rows", Json::array()}};
   for (const Row& r : rows) {
-    fmt::print("{:<24}{:>8}{:>8}{:>8}{:>7}{:>10.3f}{:>10.0f}{:>8.2f}\n", r.what, r.m, r.n, r.k, r.count, r.ms, r.gflops, r.gflops / peak);
-    json["rows"].push_back({{"product", r.what}, {"m", r.m}, {"n", r.n}, {"k", r.k}, {"count", r.count}, {"ms", r.ms}, {"gflops", r.gflops}});
+    fmt::print("{:<24}{:>8}{:>8}{:>8}{:>7}{:>10.3f}{:>10.0f}{:>8.2f}\n", r.what, r.m, r.n, r.k,
+               r.count, r.ms, r.gflops, r.gflops / peak);
+    json["rows"].push_back({{"product", r.what},
+                            {"m", r.m},
+                            {"n", r.n},
+                            {"k", r.k},
+                            {"count", r.count},
+                            {"ms", r.ms},
+                            {"gflops", r.gflops}});
     total_ms += r.ms * static_cast<double>(r.count);
     total_flop += r.ms * r.gflops * static_cast<double>(r.count);
   }
-  fmt::print("{:<24}{:>41.3f}{:>10.0f}{:>8.2f}\n", "one step", total_ms, total_flop / total_ms, total_flop / total_ms / peak);
+  fmt::print("{:<24}{:>41.3f}{:>10.0f}{:>8.2f}\n", "one step", total_ms, total_flop / total_ms,
+             total_flop / total_ms / peak);
   json["step_ms"] = total_ms;
   if (!options.json.empty()) write_json(options.json, json);
 }
@@ -104,17 +117,27 @@ void run(const GemmOptionsOfCommand& options, const Config& config) {
 }  // namespace
 
 void add_bench_gemm(CLI::App& bench, Exit& exit) {
-  CLI::App* command = bench.add_subcommand("gemm", "the matrix products of a step, and the peak for MFU");
+  CLI::App* command =
+      bench.add_subcommand("gemm", "the matrix products of a step, and the peak for MFU");
   auto options = std::make_shared<GemmOptionsOfCommand>();
-  command->add_option("--config", options->config, "run config whose shapes are measured")->type_name("FILE")->required();
-  command->add_option("--set", options->set, "override one key of it; may be repeated")->type_name("KEY=VALUE")->allow_extra_args(false);
-  command->add_option("--seconds", options->seconds, "time per layer")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--config", options->config, "run config whose shapes are measured")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--set", options->set, "override one key of it; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--seconds", options->seconds, "time per layer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
-  command->footer("Example:\n  trainer bench gemm --config configs/bench-small.json --set train.precision=bf16");
+  command->footer(
+      "Example:\n  trainer bench gemm --config configs/bench-small.json --set "
+      "train.precision=bf16");
   command->callback([options, &exit] {
     const Config config = read_config(options->config, options->set);
     run_ranks(config, [&](Communicator& communicator) {
-      if (communicator.size() > 1) fail(Exit::usage, "[bench gemm] {} ranks; run one", communicator.size());
+      if (communicator.size() > 1)
+        fail(Exit::usage, "[bench gemm] {} ranks; run one", communicator.size());
       run(*options, config);
     });
     exit = Exit::ok;

@@ -1,6 +1,6 @@
-// `trainer bench step`: training steps without a run folder: tokens/s, MFU, where the time goes, memory by
-// category. Medians over steps; the GEMM peak is measured before and after, the better one counts.
-// Read next: replica.cpp, which is what is measured.
+// `trainer bench step`: training steps without a run folder: tokens/s, MFU, where the time goes,
+// memory by category. Medians over steps; the GEMM peak is measured before and after, the better
+// one counts. Read next: replica.cpp, which is what is measured.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -46,7 +46,9 @@ struct Table {
   bool shown;
 
   void row(const char* name, const Spread& s, int digits) {
-    if (shown) fmt::print("{:<22}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", name, s.median, digits, s.least, digits, s.most, digits);
+    if (shown)
+      fmt::print("{:<22}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", name, s.median, digits, s.least, digits,
+                 s.most, digits);
     json[name] = {{"median", s.median}, {"min", s.least}, {"max", s.most}};
   }
 };
@@ -55,10 +57,14 @@ void show_memory(Json& json, const MemoryStats& memory, bool shown) {
   if (shown) fmt::print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
   for (int c = 0; c < category_count; ++c) {
     const char* name = name_of(static_cast<Category>(c));
-    if (shown) fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", name, 1e-6 * static_cast<double>(memory.current[c]), 1e-6 * static_cast<double>(memory.peak[c]));
+    if (shown)
+      fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", name, 1e-6 * static_cast<double>(memory.current[c]),
+                 1e-6 * static_cast<double>(memory.peak[c]));
     json["memory"][name] = {{"current", memory.current[c]}, {"peak", memory.peak[c]}};
   }
-  if (shown) fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "total", 1e-6 * static_cast<double>(memory.total()), 1e-6 * static_cast<double>(memory.total_peak));
+  if (shown)
+    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "total", 1e-6 * static_cast<double>(memory.total()),
+               1e-6 * static_cast<double>(memory.total_peak));
   json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
 }
 
@@ -81,16 +87,27 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
   const auto mfu = [&](const StepMetrics& m) {
-    return flops.total() * static_cast<double>(m.tokens) / (m.step_ms * 1e6) / (peak * communicator.size());
+    return flops.total() * static_cast<double>(m.tokens) / (m.step_ms * 1e6) /
+           (peak * communicator.size());
   };
   if (first) {
-    fmt::print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n", config.model.arch, options.config,
-               replica.model().parameter_count(), config.train.precision, communicator.size(), num_threads(), replica.tokens_per_step());
-    fmt::print("# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention); peak {:.0f} GFLOP/s per rank\n",
-               flops.total(), flops.matmul, flops.attention, peak);
-    fmt::print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max", steps.size());
+    fmt::print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n",
+               config.model.arch, options.config, replica.model().parameter_count(),
+               config.train.precision, communicator.size(), num_threads(),
+               replica.tokens_per_step());
+    fmt::print(
+        "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention); "
+        "peak {:.0f} GFLOP/s per rank\n",
+        flops.total(), flops.matmul, flops.attention, peak);
+    fmt::print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max",
+               steps.size());
   }
-  Table table{{{"config", options.config}, {"precision", config.train.precision}, {"ranks", communicator.size()}, {"threads", num_threads()}, {"peak_gflops", peak}}, first};
+  Table table{{{"config", options.config},
+               {"precision", config.train.precision},
+               {"ranks", communicator.size()},
+               {"threads", num_threads()},
+               {"peak_gflops", peak}},
+              first};
   table.row("tokens_per_s", spread(steps, [](auto& m) { return m.tokens_per_s; }), 0);
   table.row("mfu", spread(steps, mfu), 3);
   table.row("step_ms", spread(steps, [](auto& m) { return m.step_ms; }), 1);
@@ -108,14 +125,25 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
 }  // namespace
 
 void add_bench_step(CLI::App& bench, Exit& exit) {
-  CLI::App* command = bench.add_subcommand("step", "tokens/s, MFU, time split and memory of training steps");
+  CLI::App* command =
+      bench.add_subcommand("step", "tokens/s, MFU, time split and memory of training steps");
   auto options = std::make_shared<StepOptions>();
-  command->add_option("--config", options->config, "run config, a JSON file")->type_name("FILE")->required();
-  command->add_option("--set", options->set, "override one key of it; may be repeated")->type_name("KEY=VALUE")->allow_extra_args(false);
-  command->add_option("--steps", options->steps, "steps that count")->check(CLI::Range(1, 1000000))->capture_default_str();
-  command->add_option("--warmup", options->warmup, "steps before them")->check(CLI::Range(0, 1000000))->capture_default_str();
+  command->add_option("--config", options->config, "run config, a JSON file")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--set", options->set, "override one key of it; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "steps that count")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--warmup", options->warmup, "steps before them")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
-  command->footer("Example:\n  mpirun -np 2 trainer bench step --config configs/bench-small.json --set train.precision=bf16");
+  command->footer(
+      "Example:\n  mpirun -np 2 trainer bench step --config configs/bench-small.json --set "
+      "train.precision=bf16");
   command->callback([options, &exit] {
     const Config config = read_config(options->config, options->set);
     run_ranks(config, [&](Communicator& communicator) { run(*options, config, communicator); });

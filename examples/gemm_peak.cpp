@@ -10,7 +10,8 @@ namespace lockstep {
 
 double gemm_rate(DType dtype, int64_t m, int64_t n, int64_t k, double seconds) {
   CategoryScope scope(Category::buffers);
-  Tensor a = Tensor::empty({m, k}, dtype), b = Tensor::empty({k, n}, dtype), out = Tensor::empty({m, n}, dtype);
+  Tensor a = Tensor::empty({m, k}, dtype), b = Tensor::empty({k, n}, dtype),
+         out = Tensor::empty({m, n}, dtype);
   backend().fill(a, 0.5f);
   backend().fill(b, 0.25f);
   backend().gemm(a, b, out, {});  // builds the kernel and touches the memory
@@ -31,7 +32,8 @@ double measured_gemm_peak(DType dtype, double seconds) {
   // Square ones, and the shapes of a transformer's MLP, which some libraries do better.
   constexpr Shape3 shapes[] = {{1024, 1024, 1024}, {2048, 1536, 512}, {2048, 2048, 1024}};
   double best = 0;
-  for (const auto& [m, n, k] : shapes) best = std::max(best, gemm_rate(dtype, m, n, k, seconds / std::size(shapes)));
+  for (const auto& [m, n, k] : shapes)
+    best = std::max(best, gemm_rate(dtype, m, n, k, seconds / std::size(shapes)));
   return best;
 }
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/error.h"
+
 namespace lockstep {
 
 namespace {

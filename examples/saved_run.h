@@ -9,6 +9,9 @@
 
 namespace lockstep {
 
+// The one file of tensors in a checkpoint: weights, and what the optimizer keeps.
+constexpr const char* state_file = "state.safetensors";
+
 struct SavedRun {
   std::string config;         // resolved, as print_config() writes it
   std::string data_identity;  // Dataset::identity() of data.train

@@ -7,6 +7,7 @@
 
 #include "examples/command.h"
 #include "examples/config_io.h"
+#include "examples/trainer.h"
 
 namespace lockstep {
 
@@ -31,7 +32,7 @@ Exit train_action(const TrainOptions& options) {
     std::fputs(print_config(config).c_str(), stdout);
     return Exit::ok;
   }
-  fail(Exit::usage, "[train] only --print-config and --help-config are there");
+  return train(config);
 }
 
 }  // namespace

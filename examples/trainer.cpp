@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu/gemm_peak.h"
 #include "core/parallel.h"
 #include "dist/launch.h"
 #include "dist/verify.h"
@@ -12,6 +11,7 @@
 #include "examples/build_info.h"
 #include "examples/checkpoint.h"
 #include "examples/config_io.h"
+#include "examples/gemm_peak.h"
 #include "examples/generate.h"
 #include "examples/ranks.h"
 #include "examples/signals.h"
@@ -20,8 +20,6 @@
 namespace lockstep {
 
 namespace {
-
-constexpr const char* state_file = "state.safetensors";
 
 bool is_due(int64_t every, int64_t t) {
   return every > 0 && t % every == 0;
@@ -213,7 +211,9 @@ void Trainer::print_sample(int64_t t) {
 
 // All replicas hold the same tensors, so rank 0's are saved.
 void Trainer::save(int64_t t) {
-  SaveRequest request{.step = t, .keep_last = config_.checkpoint.keep_last};
+  SaveRequest request;
+  request.step = t;
+  request.keep_last = config_.checkpoint.keep_last;
   if (first_) {
     request.folder = folder_->checkpoints();
     request.files = {{state_file, replica_.state()}};

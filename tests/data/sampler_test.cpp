@@ -76,7 +76,7 @@ TEST(TrainSampler, AnEpochIsEveryWindowOnceAndStaysInsideTheData) {
     for (int64_t epoch = 0; epoch < 20; ++epoch) {
       std::vector<int64_t> starts;
       for (int64_t i = 0; i < n; ++i) {
-        const Window window = sampler.window(epoch * n + i);
+        const TokenWindow window = sampler.window(epoch * n + i);
         EXPECT_EQ(window.length, 8);
         EXPECT_GE(window.start, 0);
         EXPECT_LE(window.start + 8 + 1, tokens);
@@ -132,7 +132,7 @@ TEST(ValidationSampler, EveryTokenButTheFirstIsATargetOnce) {
     const ValidationSampler sampler("data.val", tokens, 8);
     int64_t next = 0;
     for (int64_t i = 0; i < sampler.samples(); ++i) {
-      const Window window = sampler.window(i);
+      const TokenWindow window = sampler.window(i);
       EXPECT_EQ(window.start, next);
       EXPECT_GT(window.length, 0);
       EXPECT_LE(window.length, 8);
