@@ -79,7 +79,7 @@ std::vector<Row> measure(const Layer& layer, int64_t tokens, DType dtype, double
 }
 
 void run(const GemmOptionsOfCommand& options, const Config& config) {
-  const DType dtype = config.train.precision == "bf16" ? DType::bf16 : DType::f32;
+  const DType dtype = config.train.dtype();
   const int64_t tokens = config.train.micro_batch * config.train.seq_len;
   double peak = measured_gemm_peak(dtype, 1.0), total_ms = 0, total_flop = 0;
   std::vector<Row> rows;

@@ -70,7 +70,7 @@ void show_memory(Json& json, const MemoryStats& memory, bool shown) {
 
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
-  const DType dtype = config.train.precision == "bf16" ? DType::bf16 : DType::f32;
+  const DType dtype = config.train.dtype();
   config.train.steps = options.warmup + options.steps;
   double peak = measured_gemm_peak(dtype, 1.0);
   Allocator::current().release_cached();

@@ -13,7 +13,8 @@ namespace {
 
 // Draws an index with probability proportional to exp(logit / temperature), in double; u in (0, 1).
 int32_t draw(const std::vector<float>& logits, const GenerateOptions& options, double u) {
-  std::vector<int32_t> order(logits.size());
+  const size_t known = options.vocab_size > 0 ? options.vocab_size : logits.size();
+  std::vector<int32_t> order(std::min(known, logits.size()));
   std::iota(order.begin(), order.end(), 0);
   const size_t k = options.top_k > 0 ? std::min<size_t>(options.top_k, order.size()) : order.size();
   std::partial_sort(

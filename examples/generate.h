@@ -13,6 +13,7 @@ struct GenerateOptions {
   int64_t tokens = 200;      // how many to append
   double temperature = 0.8;  // 0: always the most likely token
   int64_t top_k = 0;         // only the k most likely tokens; 0: all
+  int64_t vocab_size = 0;    // only ids below it, which have text; 0: all the model has
   uint64_t seed = 0;         // token i depends on (seed, i) and the model
 };
 

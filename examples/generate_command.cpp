@@ -1,10 +1,14 @@
-// `trainer generate`: text from a checkpoint. Read next: generate.h.
+// `trainer generate`: text from the weights of a checkpoint. Read next: generate.h.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "core/allocator.h"
+#include "core/parallel.h"
 #include "data/tokenizer.h"
+#include "dist/launch.h"
 #include "examples/checkpoint.h"
 #include "examples/command.h"
 #include "examples/config_io.h"
@@ -16,34 +20,45 @@ namespace lockstep {
 namespace {
 
 struct Options {
-  std::string run, checkpoint, prompt = "\n";
+  std::string run, checkpoint;
+  std::optional<std::string> prompt;
   GenerateOptions generate;
 };
 
-Checkpoint find(const Options& options) {
-  if (options.run.empty() == options.checkpoint.empty())
-    fail(Exit::usage, "[generate] give either --run (its newest checkpoint) or --checkpoint");
+Checkpoint find_checkpoint(const Options& options) {
   if (!options.checkpoint.empty()) return open_checkpoint(options.checkpoint);
-  const auto latest = find_latest_checkpoint(
-      options.run + "/checkpoints",
-      [](const std::string& why) { fmt::print(stderr, "warning: {}\n", why); });
-  if (!latest) fail(Exit::data, "[generate] {} holds no checkpoint; train first", options.run);
+  const auto latest =
+      find_latest_checkpoint(options.run + "/checkpoints", [](const std::string& why) {
+        std::fprintf(stderr, "trainer: passed over a checkpoint: %s\n", why.c_str());
+      });
+  if (!latest)
+    fail(Exit::data, "[generate] {} has no checkpoint; name the run_dir of a run that saved one",
+         options.run);
   return *latest;
 }
 
-void generate_action(const Options& options) {
-  const Checkpoint checkpoint = find(options);
-  const Config config = parse_config(
-      SavedRun::from_json(checkpoint.metadata, checkpoint.path).config, checkpoint.path);
+void generate_action(Options options) {
+  const Checkpoint checkpoint = find_checkpoint(options);
+  const SavedRun saved = SavedRun::from_json(checkpoint.metadata, checkpoint.path);
+  const Config config = parse_config(saved.config, checkpoint.path);
   const auto tokenizer = open_tokenizer(config.data.tokenizer);
   if (!tokenizer)
-    fail(Exit::config, "[generate] {} was trained with data.tokenizer none: its ids have no text",
+    fail(Exit::config,
+         "[generate] {} was trained with data.tokenizer none, so its tokens have no text; train "
+         "with a tokenizer",
          checkpoint.path);
-  Gpt model(config.model, config.train.precision == "bf16" ? DType::bf16 : DType::f32, 0);
+  const auto prompt = tokenizer->encode(options.prompt.value_or(config.train.sample_prompt));
+  if (prompt.empty())
+    fail(Exit::usage, "[generate] --prompt is empty; text starts from at least one token");
+
+  options.generate.vocab_size = tokenizer->vocab_size();
+  set_num_threads(cores().usable);
+  Allocator allocator(host_memory());
+  AllocatorScope scope(allocator);
+  Gpt model(config.model, config.train.dtype(), config.train.seed);
   const SafetensorsFile file = checkpoint.open(state_file);
   for (const auto& [name, tensor] : model.parameters()) file.read(name, tensor);
-  const auto text = generate(model, tokenizer->encode(options.prompt), options.generate);
-  fmt::print("{}\n", tokenizer->decode(text));
+  fmt::print("{}\n", tokenizer->decode(generate(model, prompt, options.generate)));
 }
 
 }  // namespace
@@ -51,23 +66,27 @@ void generate_action(const Options& options) {
 void add_generate_command(CLI::App& app, Exit& exit) {
   CLI::App* command = app.add_subcommand("generate", "let a trained model write");
   auto options = std::make_shared<Options>();
-  GenerateOptions& g = options->generate;
-  command->add_option("--run", options->run, "run folder, whose newest checkpoint is used")
+  CLI::Option_group* source = command->add_option_group("model", "one of");
+  source->add_option("--run", options->run, "run folder; its newest complete checkpoint is used")
       ->type_name("FOLDER");
-  command->add_option("--checkpoint", options->checkpoint, "one checkpoint")->type_name("FOLDER");
-  command->add_option("--prompt", options->prompt, "text to go on from");
+  source->add_option("--checkpoint", options->checkpoint, "one checkpoint")->type_name("FOLDER");
+  source->require_option(1);
+  command->add_option("--prompt", options->prompt,
+                      "what the text starts from; default: the run's train.sample_prompt");
+  GenerateOptions& g = options->generate;
   command->add_option("--tokens", g.tokens, "how many to append")
-      ->check(CLI::Range(0, 1000000))
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
   command->add_option("--temperature", g.temperature, "0: always the most likely token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--top-k", g.top_k, "choose among the k most likely tokens; 0: all")
-      ->check(CLI::Range(0, 1000000000))
+  command->add_option("--top-k", g.top_k, "only the so many most likely tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--seed", g.seed, "another seed, another text")->capture_default_str();
+  command->add_option("--seed", g.seed, "the same seed gives the same text")->capture_default_str();
   command->footer(
-      "Example:\n  trainer generate --run runs/quickstart --prompt 'And God said' --tokens 300");
+      "Example:\n"
+      "  trainer generate --run runs/quickstart --prompt 'And God said' --tokens 300");
   command->callback([options, &exit] {
     generate_action(*options);
     exit = Exit::ok;

@@ -14,10 +14,6 @@ namespace lockstep {
 
 namespace {
 
-DType dtype_of_precision(const std::string& precision) {
-  return precision == "bf16" ? DType::bf16 : DType::f32;
-}
-
 Tensor to_tensor(const std::vector<int32_t>& ids, int64_t rows) {
   return Tensor::from(ids, {rows, std::ssize(ids) / rows});
 }
@@ -28,7 +24,7 @@ Replica::Replica(const Config& config, Communicator& communicator)
     : config_(config),
       communicator_(communicator),
       accumulation_(accumulation(config, communicator.size())),
-      model_(config.model, dtype_of_precision(config.train.precision), config.train.seed),
+      model_(config.model, config.train.dtype(), config.train.seed),
       parameters_(model_.parameters()),
       optimizer_(make_optimizer(config.optim, parameters_)),
       gradients_(make_data_parallel(config.dist, communicator, parameters_)),

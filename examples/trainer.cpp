@@ -203,9 +203,11 @@ void Trainer::report(const StepMetrics& step, bool last) {
 
 void Trainer::print_sample(int64_t t) {
   if (!first_ || !tokenizer_) return;
-  const std::vector<int32_t> text = generate(
-      replica_.model(), tokenizer_->encode(config_.train.sample_prompt),
-      {.tokens = config_.train.sample_tokens, .seed = static_cast<uint64_t>(config_.train.seed)});
+  const std::vector<int32_t> text =
+      generate(replica_.model(), tokenizer_->encode(config_.train.sample_prompt),
+               {.tokens = config_.train.sample_tokens,
+                .vocab_size = tokenizer_->vocab_size(),
+                .seed = static_cast<uint64_t>(config_.train.seed)});
   log_->info(fmt::format("sample after step {}:\n{}", t, tokenizer_->decode(text)));
 }
 

@@ -44,7 +44,7 @@ void check_model(const ModelConfig& model) {
   only_if(llama, "model.rope_theta", model.rope_theta, defaults.rope_theta, "model.arch is llama");
 }
 
-void check_optim(const OptimConfig& optim, int64_t steps) {
+void check_optim(const OptimConfig& optim) {
   const OptimConfig defaults;
   const bool adamw = optim.name == "adamw", scaled = optim.lr_scaling != "none";
   if (optim.betas.size() != 2)
@@ -55,9 +55,6 @@ void check_optim(const OptimConfig& optim, int64_t steps) {
          "[optim.lr_scaling] {} needs optim.base_batch_tokens, the tokens per step that optim.lr "
          "was tuned for; set it, or use none",
          optim.lr_scaling);
-  if (optim.warmup_steps > steps)
-    fail(Exit::config, "[optim.warmup_steps] {} is more than train.steps {}; use at most that",
-         optim.warmup_steps, steps);
   only_if(adamw, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw");
   only_if(adamw, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw");
   only_if(!adamw, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd");
@@ -133,7 +130,7 @@ int64_t accumulation(const Config& config, int ranks) {
 
 void validate(const Config& config, int ranks) {
   check_model(config.model);
-  check_optim(config.optim, config.train.steps);
+  check_optim(config.optim);
   check_train(config);
   check_dist(config.dist);
   check_data(config);

@@ -31,7 +31,7 @@ double decay(const OptimConfig& config, double progress) {
 
 double learning_rate(const OptimConfig& config, int64_t t, int64_t steps, int64_t batch_tokens) {
   const double peak = config.lr * lr_scale(config, batch_tokens);
-  const int64_t warmup = std::min(config.warmup_steps, steps);
+  const int64_t warmup = config.warmup_steps;
   if (t <= warmup) return peak * static_cast<double>(t) / static_cast<double>(warmup);
   const double progress =
       static_cast<double>(t - warmup) / static_cast<double>(std::max<int64_t>(steps - warmup, 1));
