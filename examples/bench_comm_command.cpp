@@ -61,7 +61,7 @@ void comm_action(const CommOptions& options, Communicator& communicator) {
   show(bench_comm_header());
   const auto rows = bench_comm(communicator, options.bench,
                                [&](const BenchCommRow& row) { show(bench_comm_line(row)); });
-  if (shows && !options.json.empty()) write_json(options.json, to_json(communicator, rows));
+  if (shows && !options.json.empty()) write_json(options.json, to_json(communicator, rows).dump(2));
   for (const BenchCommRow& row : rows)
     if (row.ours.wrong > 0)
       fail(Exit::internal, "[bench comm] {} of {} bytes gave {} wrong elements", row.collective,

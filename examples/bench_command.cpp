@@ -3,15 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "examples/command.h"
 
 namespace lockstep {
 
-void write_json(const std::string& path, const nlohmann::ordered_json& json) {
+void write_json(const std::string& path, const std::string& json) {
   std::ofstream file(path);
-  file << json.dump(2) << '\n';
+  file << json << '\n';
   file.close();
   if (!file) fail(Exit::config, "[bench] cannot write {}; name a file that --json can make", path);
 }

@@ -1,7 +1,6 @@
 // The parts of `trainer bench`, one file each. Read next: bench_step_command.cpp.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "core/error.h"
@@ -17,6 +16,6 @@ void add_bench_gemm(CLI::App& bench, Exit& exit);
 void add_bench_step(CLI::App& bench, Exit& exit);
 
 // For --json. Exit::config if the file cannot be written.
-void write_json(const std::string& path, const nlohmann::ordered_json& json);
+void write_json(const std::string& path, const std::string& json);
 
 }  // namespace lockstep

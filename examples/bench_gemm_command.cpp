@@ -111,7 +111,7 @@ void run(const GemmOptionsOfCommand& options, const Config& config) {
   fmt::print("{:<24}{:>41.3f}{:>10.0f}{:>8.2f}\n", "one step", total_ms, total_flop / total_ms,
              total_flop / total_ms / peak);
   json["step_ms"] = total_ms;
-  if (!options.json.empty()) write_json(options.json, json);
+  if (!options.json.empty()) write_json(options.json, json.dump(2));
 }
 
 }  // namespace

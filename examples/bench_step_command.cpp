@@ -119,7 +119,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   table.row("wire_bytes", spread(steps, [](auto& m) { return m.wire_bytes; }), 0);
   table.row("allocations", spread(steps, [](auto& m) { return m.allocations; }), 0);
   show_memory(table.json, memory, first);
-  if (first && !options.json.empty()) write_json(options.json, table.json);
+  if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
 }
 
 }  // namespace
