@@ -124,8 +124,8 @@ class Backend {
                      Tensor& param, Tensor* master, Tensor& m, Tensor& v) = 0;
   virtual void sgd(const SgdOptions& options, const StepScalars& scalars, const Tensor& grad,
                    Tensor& param, Tensor* master, Tensor& momentum) = 0;
-  // partials [cells] f64: the sum of squares of each cell of x fp32 (exact products, fp64 sums, in a
-  // fixed order). Not finite exactly if the cell holds a non-finite element.
+  // partials [cells] f64: the sum of squares of each cell of x fp32 (exact products, fp64 sums, in
+  // a fixed order). Not finite exactly if the cell holds a non-finite element.
   virtual void cell_norms(const Tensor& x, Tensor& partials) = 0;
 };
 

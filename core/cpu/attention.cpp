@@ -1,13 +1,157 @@
-// Causal attention with an online softmax (Dao et al., "FlashAttention", 2022).
+// Causal attention in tiles with an online softmax, and its gradient from the kept log-sum-exp (Dao
+// et al., "FlashAttention", 2022, algorithms 1 and 4). A tile of scores is kept transposed, [keys,
+// queries]: what belongs to a query (maximum, sum, log-sum-exp, delta) is then a vector beside it,
+// and no step adds up the lanes of a vector. Tiles above the diagonal are never computed; a tile on
+// it is done in strips of 16 rows that end at the diagonal.
 #include <cmath>
 #include <limits>
 
 #include "core/cpu/cpu_backend.h"
 #include "core/cpu/rows.h"
+#include "core/cpu/tile.h"
+#include "core/math.h"
 
 namespace lockstep {
 
 namespace {
+
+constexpr int64_t tile = 64;  // queries or keys
+constexpr int64_t strip = lanes;
+
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Where the heads of a packed row are, and the sizes of padded buffers.
+struct Layout {
+  int64_t t, d, packed, n_head, n_kv_head, group;
+  int64_t wide;    // d padded
+  int64_t padded;  // t padded
+  float scale;
+
+  Layout(const Tensor& qkv, const Heads& h)
+      : t(qkv.dim(1)),
+        d(h.head_dim),
+        packed(h.packed()),
+        n_head(h.n_head),
+        n_kv_head(h.n_kv_head),
+        group(h.n_head / h.n_kv_head),
+        wide(round_up(d, lanes)),
+        padded(round_up(t, tile)),
+        scale(1.0f / std::sqrt(static_cast<float>(d))) {}
+  int64_t q(int64_t b, int64_t head) const { return b * t * packed + head * d; }
+  int64_t k(int64_t b, int64_t kv) const { return q(b, n_head + kv); }
+  int64_t v(int64_t b, int64_t kv) const { return q(b, n_head + n_kv_head + kv); }
+  int64_t o(int64_t b, int64_t head) const { return b * t * n_head * d + head * d; }
+};
+
+// Takes consecutive 64-byte aligned buffers out of one thread's scratch row.
+struct Carve {
+  float* next;
+  float* operator()(int64_t rows, int64_t width) {
+    float* p = next;
+    next += round_up(rows * width, lanes);
+    return p;
+  }
+};
+
+// y [padded rows, wide] = rows of d elements, `step` apart in the source, with zeros around them.
+void pack(const Source& x, int64_t offset, int64_t step, int64_t rows, int64_t padded_rows,
+          const Layout& at, float* y) {
+  for (int64_t r = 0; r < padded_rows; ++r, y += at.wide) {
+    const int64_t n = r < rows ? at.d : 0;
+    if (n > 0) {
+      const float* in = x.read(offset + r * step, n, y);
+      if (in != y) std::copy_n(in, n, y);
+    }
+    std::fill(y + n, y + at.wide, 0.0f);
+  }
+}
+
+void unpack(const float* x, const Layout& at, int64_t rows, const Sink& y, int64_t offset,
+            int64_t step) {
+  for (int64_t r = 0; r < rows; ++r) y.write(x + r * at.wide, offset + r * step, at.d);
+}
+
+// scores [keys, queries] = a [keys, wide] b [wide, queries], below the diagonal only on a tile
+// there.
+void score_product(const Layout& at, bool diagonal, const float* a, const float* b, float* scores) {
+  for (int64_t key = 0; key < tile; key += strip) {
+    const int64_t first = diagonal ? key : 0;
+    multiply(strip, tile - first, at.wide, {a + key * at.wide, at.wide, 1}, b + first, tile,
+             scores + key * tile + first, tile, false);
+  }
+}
+
+// y [queries, wide] += p^T x for p [keys, queries], x [keys, wide].
+void add_per_query(const Layout& at, bool diagonal, const float* p, const float* x, float* y) {
+  for (int64_t query = 0; query < tile; query += strip) {
+    const int64_t keys = diagonal ? query + strip : tile;
+    multiply(strip, at.wide, keys, {p + query, 1, tile}, x, at.wide, y + query * at.wide, at.wide,
+             true);
+  }
+}
+
+// y [keys, wide] += p x for p [keys, queries], x [queries, wide].
+void add_per_key(const Layout& at, bool diagonal, const float* p, const float* x, float* y) {
+  for (int64_t key = 0; key < tile; key += strip) {
+    const int64_t first = diagonal ? key : 0;
+    multiply(strip, at.wide, tile - first, {p + key * tile + first, tile, 1}, x + first * at.wide,
+             at.wide, y + key * at.wide, at.wide, true);
+  }
+}
+
+// On the diagonal, key j is hidden from the queries before it; those of earlier strips are not even
+// computed.
+int64_t first_query(bool diagonal, int64_t key) {
+  return diagonal ? key / strip * strip : 0;
+}
+void hide_future(float* scores) {
+  for (int64_t key = 0; key < tile; ++key)
+    for (int64_t i = first_query(true, key); i < key; ++i)
+      scores[key * tile + i] = -std::numeric_limits<float>::infinity();
+}
+
+// Running softmax of a tile's queries.
+struct Online {
+  alignas(64) float max[tile], sum[tile], shrink[tile];
+
+  void start() {
+    std::fill_n(max, tile, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, tile, 0.0f);
+  }
+
+  // Turns scores into probabilities relative to the new maximum; `shrink` brings what was summed
+  // before to the same scale.
+  void add(bool diagonal, float* scores) {
+    alignas(64) float old[tile];
+    std::copy_n(max, tile, old);
+    for (int64_t key = 0; key < tile; ++key) {
+      const float* s = scores + key * tile;
+#pragma omp simd
+      for (int64_t i = first_query(diagonal, key); i < tile; ++i)
+        max[i] = s[i] > max[i] ? s[i] : max[i];
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < tile; ++i) {
+      shrink[i] = fast_exp(old[i] - max[i]);
+      sum[i] *= shrink[i];
+    }
+    for (int64_t key = 0; key < tile; ++key) {
+      float* s = scores + key * tile;
+#pragma omp simd
+      for (int64_t i = first_query(diagonal, key); i < tile; ++i) {
+        s[i] = fast_exp(s[i] - max[i]);
+        sum[i] += s[i];
+      }
+    }
+  }
+};
+
+void scale_row(float* x, float factor, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
 
 float dot(const float* a, const float* b, int64_t n) {
   float s = 0;
@@ -16,85 +160,112 @@ float dot(const float* a, const float* b, int64_t n) {
   return s;
 }
 
-void add_scaled(float* y, float factor, const float* x, int64_t n) {
+// p = e^(s - lse) in place of the scores, and ds = scale * p (dp - delta) in place of dp.
+void score_gradient(bool diagonal, float scale, const float* lse, const float* delta, float* p,
+                    float* dp) {
+  for (int64_t key = 0; key < tile; ++key, p += tile, dp += tile) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
+    for (int64_t i = first_query(diagonal, key); i < tile; ++i) {
+      p[i] = fast_exp(p[i] - lse[i]);
+      dp[i] = scale * p[i] * (dp[i] - delta[i]);
+    }
+  }
 }
 
 }  // namespace
 
 void CpuBackend::attention(const Tensor& qkv, const Heads& heads, Tensor& o, Tensor& lse) {
-  const int64_t b = qkv.dim(0), t = qkv.dim(1), d = heads.head_dim, packed = heads.packed();
-  const int64_t group = heads.n_head / heads.n_kv_head;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const Layout at(qkv, heads);
   const Source source(qkv);
   const Sink sink(o);
   float* lses = lse.data<float>();
-  const ThreadRows keys(t, d), values(t, d), rows(3, std::max(t, d));
-  parallel_for(b * heads.n_head, [&](int64_t item) {
-    const int64_t sample = item / heads.n_head, head = item % heads.n_head, kv = head / group;
-    const int64_t base = sample * t * packed;
-    const int64_t k_at = base + (heads.n_head + kv) * d, v_at = k_at + heads.n_kv_head * d;
-    for (int64_t i = 0; i < t; ++i) {
-      const float* q = source.read(base + i * packed + head * d, d, rows[0]);
-      float *scores = rows[1], *out = rows[2];
-      float max = -std::numeric_limits<float>::infinity(), sum = 0;
-      for (int64_t j = 0; j <= i; ++j) {
-        scores[j] = scale * dot(q, source.read(k_at + j * packed, d, keys[j]), d);
-        max = std::max(max, scores[j]);
+  const ThreadRows memory(1, 2 * at.padded * at.wide + 3 * tile * at.wide + tile * tile);
+  parallel_for(qkv.dim(0) * at.n_head, [&](int64_t item) {
+    const int64_t b = item / at.n_head, head = item % at.n_head, kv = head / at.group;
+    Carve carve{memory[0]};
+    float *k = carve(at.padded, at.wide), *v = carve(at.padded, at.wide);
+    float *q = carve(tile, at.wide), *qt = carve(at.wide, tile), *out = carve(tile, at.wide);
+    float* scores = carve(tile, tile);
+    pack(source, at.k(b, kv), at.packed, at.t, at.padded, at, k);
+    pack(source, at.v(b, kv), at.packed, at.t, at.padded, at, v);
+
+    for (int64_t first = 0; first < at.t; first += tile) {
+      const int64_t rows = std::min(tile, at.t - first);
+      pack(source, at.q(b, head) + first * at.packed, at.packed, rows, tile, at, q);
+      transpose(tile, at.wide, q, at.wide, at.scale, qt, tile);
+      std::fill_n(out, tile * at.wide, 0.0f);
+      Online softmax;
+      softmax.start();
+      for (int64_t key = 0; key <= first; key += tile) {
+        const bool diagonal = key == first;
+        score_product(at, diagonal, k + key * at.wide, qt, scores);
+        if (diagonal) hide_future(scores);
+        softmax.add(diagonal, scores);
+        for (int64_t i = 0; i < tile; ++i) scale_row(out + i * at.wide, softmax.shrink[i], at.wide);
+        add_per_query(at, diagonal, scores, v + key * at.wide, out);
       }
-      std::fill_n(out, d, 0.0f);
-      for (int64_t j = 0; j <= i; ++j) {
-        const float p = fast_exp(scores[j] - max);
-        sum += p;
-        add_scaled(out, p, source.read(v_at + j * packed, d, values[j]), d);
+      for (int64_t i = 0; i < rows; ++i) {
+        scale_row(out + i * at.wide, 1.0f / softmax.sum[i], at.wide);
+        lses[(b * at.n_head + head) * at.t + first + i] = softmax.max[i] + std::log(softmax.sum[i]);
       }
-      for (int64_t c = 0; c < d; ++c) out[c] /= sum;
-      sink.write(out, ((sample * t + i) * heads.n_head + head) * d, d);
-      lses[(sample * heads.n_head + head) * t + i] = max + std::log(sum);
+      unpack(out, at, rows, sink, at.o(b, head) + first * at.n_head * at.d, at.n_head * at.d);
     }
   });
 }
 
+// One work item per key head: its keys' and values' gradients are summed over the query heads of
+// the group in order.
 void CpuBackend::attention_grad(const Tensor& qkv, const Heads& heads, const Tensor& o,
                                 const Tensor& lse, const Tensor& d_o, Tensor& dqkv,
                                 bool accumulate) {
-  const int64_t b = qkv.dim(0), t = qkv.dim(1), d = heads.head_dim, packed = heads.packed();
-  const int64_t group = heads.n_head / heads.n_kv_head, width = heads.n_head * d;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const Layout at(qkv, heads);
   const Source source(qkv), o_source(o), do_source(d_o);
   const Sink sink(dqkv, accumulate);
   const float* lses = lse.data<float>();
-  const ThreadRows dk(t, d), dv(t, d), rows(6, d);
-  parallel_for(b * heads.n_kv_head, [&](int64_t item) {
-    const int64_t sample = item / heads.n_kv_head, kv = item % heads.n_kv_head;
-    const int64_t base = sample * t * packed;
-    const int64_t k_at = base + (heads.n_head + kv) * d, v_at = k_at + heads.n_kv_head * d;
-    for (int64_t j = 0; j < t; ++j) std::fill_n(dk[j], d, 0.0f), std::fill_n(dv[j], d, 0.0f);
-    for (int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (int64_t i = 0; i < t; ++i) {
-        const int64_t o_at = (sample * t + i) * width + head * d;
-        const float* q = source.read(base + i * packed + head * d, d, rows[0]);
-        const float* grad = do_source.read(o_at, d, rows[1]);
-        const float delta = dot(grad, o_source.read(o_at, d, rows[2]), d);
-        const float log_sum = lses[(sample * heads.n_head + head) * t + i];
-        float* dq = rows[3];
-        std::fill_n(dq, d, 0.0f);
-        for (int64_t j = 0; j <= i; ++j) {
-          const float* k = source.read(k_at + j * packed, d, rows[4]);
-          const float* v = source.read(v_at + j * packed, d, rows[5]);
-          const float p = fast_exp(scale * dot(q, k, d) - log_sum);
-          const float ds = scale * p * (dot(grad, v, d) - delta);
-          add_scaled(dq, ds, k, d);
-          add_scaled(dk[j], ds, q, d);
-          add_scaled(dv[j], p, grad, d);
+  const ThreadRows memory(1, 4 * at.padded * at.wide + 6 * tile * at.wide + 2 * tile * tile);
+  parallel_for(qkv.dim(0) * at.n_kv_head, [&](int64_t item) {
+    const int64_t b = item / at.n_kv_head, kv = item % at.n_kv_head, o_step = at.n_head * at.d;
+    Carve carve{memory[0]};
+    float *k = carve(at.padded, at.wide), *v = carve(at.padded, at.wide);
+    float *dk = carve(at.padded, at.wide), *dv = carve(at.padded, at.wide);
+    float *q = carve(tile, at.wide), *qt = carve(at.wide, tile), *dq = carve(tile, at.wide);
+    float *grad = carve(tile, at.wide), *grad_t = carve(at.wide, tile), *out = carve(tile, at.wide);
+    float *p = carve(tile, tile), *dp = carve(tile, tile);
+    alignas(64) float log_sum[tile], delta[tile];
+    pack(source, at.k(b, kv), at.packed, at.t, at.padded, at, k);
+    pack(source, at.v(b, kv), at.packed, at.t, at.padded, at, v);
+    std::fill_n(dk, at.padded * at.wide, 0.0f);
+    std::fill_n(dv, at.padded * at.wide, 0.0f);
+
+    for (int64_t head = kv * at.group; head < (kv + 1) * at.group; ++head)
+      for (int64_t first = 0; first < at.t; first += tile) {
+        const int64_t rows = std::min(tile, at.t - first);
+        const int64_t o_at = at.o(b, head) + first * o_step;
+        pack(source, at.q(b, head) + first * at.packed, at.packed, rows, tile, at, q);
+        pack(do_source, o_at, o_step, rows, tile, at, grad);
+        pack(o_source, o_at, o_step, rows, tile, at, out);
+        transpose(tile, at.wide, q, at.wide, at.scale, qt, tile);
+        transpose(tile, at.wide, grad, at.wide, 1.0f, grad_t, tile);
+        std::fill_n(dq, tile * at.wide, 0.0f);
+        for (int64_t i = 0; i < tile; ++i)
+          delta[i] = dot(grad + i * at.wide, out + i * at.wide, at.wide);
+        std::copy_n(lses + (b * at.n_head + head) * at.t + first, rows, log_sum);
+        std::fill(log_sum + rows, log_sum + tile, 0.0f);  // keeps the padding's scores finite
+
+        for (int64_t key = 0; key <= first; key += tile) {
+          const bool diagonal = key == first;
+          score_product(at, diagonal, k + key * at.wide, qt, p);
+          if (diagonal) hide_future(p);
+          score_product(at, diagonal, v + key * at.wide, grad_t, dp);
+          score_gradient(diagonal, at.scale, log_sum, delta, p, dp);
+          add_per_key(at, diagonal, p, grad, dv + key * at.wide);
+          add_per_key(at, diagonal, dp, q, dk + key * at.wide);
+          add_per_query(at, diagonal, dp, k + key * at.wide, dq);
         }
-        sink.write(dq, base + i * packed + head * d, d);
+        unpack(dq, at, rows, sink, at.q(b, head) + first * at.packed, at.packed);
       }
-    for (int64_t j = 0; j < t; ++j) {
-      sink.write(dk[j], k_at + j * packed, d);
-      sink.write(dv[j], v_at + j * packed, d);
-    }
+    unpack(dk, at, at.t, sink, at.k(b, kv), at.packed);
+    unpack(dv, at, at.t, sink, at.v(b, kv), at.packed);
   });
 }
 
