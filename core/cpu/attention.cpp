@@ -101,15 +101,10 @@ void add_per_key(const Layout& at, bool diagonal, const float* p, const float* x
   }
 }
 
-// On the diagonal, key j is hidden from the queries before it; those of earlier strips are not even
-// computed.
-int64_t first_query(bool diagonal, int64_t key) {
-  return diagonal ? key / strip * strip : 0;
-}
+// On the diagonal, a key is hidden from the queries before it.
 void hide_future(float* scores) {
-  for (int64_t key = 0; key < tile; ++key)
-    for (int64_t i = first_query(true, key); i < key; ++i)
-      scores[key * tile + i] = -std::numeric_limits<float>::infinity();
+  for (int64_t key = 1; key < tile; ++key)
+    std::fill_n(scores + key * tile, key, -std::numeric_limits<float>::infinity());
 }
 
 // Running softmax of a tile's queries.
@@ -123,14 +118,13 @@ struct Online {
 
   // Turns scores into probabilities relative to the new maximum; `shrink` brings what was summed
   // before to the same scale.
-  void add(bool diagonal, float* scores) {
+  void add(float* scores) {
     alignas(64) float old[tile];
     std::copy_n(max, tile, old);
     for (int64_t key = 0; key < tile; ++key) {
       const float* s = scores + key * tile;
 #pragma omp simd
-      for (int64_t i = first_query(diagonal, key); i < tile; ++i)
-        max[i] = s[i] > max[i] ? s[i] : max[i];
+      for (int64_t i = 0; i < tile; ++i) max[i] = s[i] > max[i] ? s[i] : max[i];
     }
 #pragma omp simd
     for (int64_t i = 0; i < tile; ++i) {
@@ -140,7 +134,7 @@ struct Online {
     for (int64_t key = 0; key < tile; ++key) {
       float* s = scores + key * tile;
 #pragma omp simd
-      for (int64_t i = first_query(diagonal, key); i < tile; ++i) {
+      for (int64_t i = 0; i < tile; ++i) {
         s[i] = fast_exp(s[i] - max[i]);
         sum[i] += s[i];
       }
@@ -161,11 +155,10 @@ float dot(const float* a, const float* b, int64_t n) {
 }
 
 // p = e^(s - lse) in place of the scores, and ds = scale * p (dp - delta) in place of dp.
-void score_gradient(bool diagonal, float scale, const float* lse, const float* delta, float* p,
-                    float* dp) {
+void score_gradient(float scale, const float* lse, const float* delta, float* p, float* dp) {
   for (int64_t key = 0; key < tile; ++key, p += tile, dp += tile) {
 #pragma omp simd
-    for (int64_t i = first_query(diagonal, key); i < tile; ++i) {
+    for (int64_t i = 0; i < tile; ++i) {
       p[i] = fast_exp(p[i] - lse[i]);
       dp[i] = scale * p[i] * (dp[i] - delta[i]);
     }
@@ -200,8 +193,9 @@ void CpuBackend::attention(const Tensor& qkv, const Heads& heads, Tensor& o, Ten
         const bool diagonal = key == first;
         score_product(at, diagonal, k + key * at.wide, qt, scores);
         if (diagonal) hide_future(scores);
-        softmax.add(diagonal, scores);
-        for (int64_t i = 0; i < tile; ++i) scale_row(out + i * at.wide, softmax.shrink[i], at.wide);
+        softmax.add(scores);
+        for (int64_t i = 0; key > 0 && i < tile; ++i)
+          scale_row(out + i * at.wide, softmax.shrink[i], at.wide);
         add_per_query(at, diagonal, scores, v + key * at.wide, out);
       }
       for (int64_t i = 0; i < rows; ++i) {
@@ -257,7 +251,7 @@ void CpuBackend::attention_grad(const Tensor& qkv, const Heads& heads, const Ten
           score_product(at, diagonal, k + key * at.wide, qt, p);
           if (diagonal) hide_future(p);
           score_product(at, diagonal, v + key * at.wide, grad_t, dp);
-          score_gradient(diagonal, at.scale, log_sum, delta, p, dp);
+          score_gradient(at.scale, log_sum, delta, p, dp);
           add_per_key(at, diagonal, p, grad, dv + key * at.wide);
           add_per_key(at, diagonal, dp, q, dk + key * at.wide);
           add_per_query(at, diagonal, dp, k + key * at.wide, dq);
