@@ -75,8 +75,8 @@ int64_t Tensor::dim(int i) const {
 
 void* Tensor::raw() const {
   check(defined(), "[tensor] data of an undefined tensor");
-  check(impl_->storage->bound(), "[tensor] storage of {} is released; gather it first",
-        to_string(*this));
+  if (!impl_->storage->bound()) [[unlikely]]
+    fail(Exit::internal, "[tensor] storage of {} is released; gather it first", to_string(*this));
   return static_cast<std::byte*>(impl_->storage->data()) +
          impl_->offset * static_cast<int64_t>(size_of(impl_->dtype));
 }

@@ -103,8 +103,8 @@ struct NamedTensor {
 
 template <class T>
 T* Tensor::data() const {
-  check(dtype() == dtype_of<T>(), "[tensor] data<{}>() of {}", name_of(dtype_of<T>()),
-        to_string(*this));
+  if (dtype() != dtype_of<T>()) [[unlikely]]  // check() would format the message every time
+    fail(Exit::internal, "[tensor] data<{}>() of {}", name_of(dtype_of<T>()), to_string(*this));
   return static_cast<T*>(raw());
 }
 

@@ -55,6 +55,9 @@ struct Plan {
   int64_t scratch_bytes;
 };
 
+// Alpha is the first post-operation.
+constexpr int alpha_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1;
+
 dnnl::engine& engine() {
   static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
   return cpu;
@@ -62,18 +65,19 @@ dnnl::engine& engine() {
 
 Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
   const auto f32 = dnnl::memory::data_type::f32;
-  const dnnl::memory::desc one({1}, f32, Dims{1});
+  const dnnl::memory::desc one({1, 1, 1}, f32, Dims{1, 1, 1});
   dnnl::memory::desc bias;
   dnnl::primitive_attr attr;
   attr.set_fpmath_mode(dnnl::fpmath_mode::strict);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops post;
-  // oneDNN scales the product after adding its own bias, so with alpha the bias comes afterwards.
+  // With a factor read at run time the bias is added after it; oneDNN's own bias comes before.
   const bool bias_after = options.bias && options.alpha;
   if (options.bias)
     bias = dnnl::memory::desc({1, 1, out.columns}, dnnl_type(options.bias->dtype()),
                               Dims{out.columns, out.columns, 1});
-  if (options.alpha) attr.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  // A product by a tensor of one element: oneDNN's run-time output scale has no fast kernel.
+  if (options.alpha) post.append_binary(dnnl::algorithm::binary_mul, one);
   if (bias_after) post.append_binary(dnnl::algorithm::binary_add, bias);
   if (options.accumulate) post.append_sum(1.0f);
   attr.set_post_ops(post);
@@ -94,9 +98,9 @@ Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOp
                     {DNNL_ARG_DST, memory(out.desc())},
                     {DNNL_ARG_SCRATCHPAD, plan.scratchpad}};
   if (options.bias)
-    plan.arguments[bias_after ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1
+    plan.arguments[bias_after ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1
                               : DNNL_ARG_BIAS] = memory(bias);
-  if (options.alpha) plan.arguments[DNNL_ARG_ATTR_OUTPUT_SCALES] = memory(one);
+  if (options.alpha) plan.arguments[alpha_argument] = memory(one);
   return plan;
 }
 
@@ -156,7 +160,7 @@ void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmO
         memory.set_data_handle(b.raw());
       else if (argument == DNNL_ARG_DST)
         memory.set_data_handle(out.raw());
-      else if (argument == DNNL_ARG_ATTR_OUTPUT_SCALES)
+      else if (argument == alpha_argument)
         memory.set_data_handle(options.alpha->raw());
       else if (argument != DNNL_ARG_SCRATCHPAD)
         memory.set_data_handle(options.bias->raw());
