@@ -66,15 +66,14 @@ void run(const Case& c) {
 }
 
 TEST(KernelsGemm, EveryVariantAgreesWithDoublePrecision) {
-  const int64_t sizes[][3] = {{1, 1, 1}, {1, 7, 3},    {5, 1, 4},
-                              {3, 9, 1}, {17, 33, 29}, {64, 96, 48}};
-  for (const auto& s : sizes)
-    for (int64_t batch : {0, 3})
-      for (int bits = 0; bits < 32; ++bits)
-        for (int types = 0; types < 3; ++types)
-          run({batch, s[0], s[1], s[2], (bits & 1) != 0, (bits & 2) != 0,
-               types == 0 ? DType::f32 : DType::bf16, types == 2 ? DType::bf16 : DType::f32,
-               (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0});
+  const int64_t sizes[][4] = {
+      {0, 1, 1, 1}, {3, 5, 1, 4}, {0, 3, 9, 1}, {3, 17, 33, 29}, {0, 64, 96, 48}};
+  for (const auto& [batch, m, k, n] : sizes)
+    for (int bits = 0; bits < 32; ++bits)
+      for (int types = 0; types < 3; ++types)
+        run({batch, m, k, n, (bits & 1) != 0, (bits & 2) != 0,
+             types == 0 ? DType::f32 : DType::bf16, types == 2 ? DType::bf16 : DType::f32,
+             (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0});
 }
 
 TEST(KernelsGemm, EmptySizes) {
