@@ -151,6 +151,7 @@ TEST(Storage, BorrowedMemoryIsKeptAliveAndNotCounted) {
   EXPECT_FALSE(watch.expired());
   t.storage()->release();
   EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(a.stats().total(), 0);
 }
 
 TEST(Storage, AdoptedMemoryIsCountedButNeverReused) {

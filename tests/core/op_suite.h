@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ struct Case {
   bool any_strides = true;    // whether the op takes inputs that are not contiguous
   double approximation = 0;   // absolute error that math.h admits for the op's function
 };
+
+inline std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
 
 // Runs the row contiguous and strided, in fp32 and bf16, with leaves and with inner nodes as
 // inputs, each with the gradient written and then accumulated.
