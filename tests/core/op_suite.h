@@ -34,7 +34,6 @@ struct Case {
   std::function<Array(const std::vector<Array>&)> naive;
   double low = -2, high = 2;  // inputs are drawn from here, but never within 0.05 of zero
   bool any_strides = true;    // whether the op takes inputs that are not contiguous
-  double approximation = 0;   // absolute error that math.h admits for the op's function
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
