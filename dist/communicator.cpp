@@ -36,8 +36,6 @@ std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, si
   return bytes;
 }
 
-namespace {
-
 void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::byte>> outs) {
   check(outs[0].size() % sizeof(float) == 0, "[tree_sum] a part of {} bytes is not floats",
         outs[0].size());
@@ -47,8 +45,6 @@ void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::
   for (std::span<std::byte> out : outs) sums.push_back(reinterpret_cast<float*>(out.data()));
   tree_sum(parts, sums, outs[0].size() / sizeof(float));
 }
-
-}  // namespace
 
 Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window) {
   return communicator.exchange(

@@ -130,8 +130,9 @@ class Communicator {
 // allow.
 std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain = 1);
 
-// Sums of floats over ranks in the order of tree_sum.h: my part of the sum into part(rank()), or
-// the whole sum into mine().
+// Sums floats over ranks in the order of tree_sum.h: a Combine, ...
+void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::byte>> outs);
+// ... and with it my part of the sum into part(rank()), or the whole sum into mine().
 Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window);
 Work all_reduce_floats(Communicator& communicator, const WindowPtr& window);
 

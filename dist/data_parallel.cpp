@@ -70,15 +70,6 @@ class DataParallelBase : public DataParallel {
   bool first_step_ = true;
 };
 
-// Sums floats over ranks into my part of the result, wherever that part is wanted.
-void sum_parts(std::span<const ByteView> views, std::span<const std::span<std::byte>> outs) {
-  std::vector<const float*> parts;
-  std::vector<float*> sums;
-  for (ByteView view : views) parts.push_back(reinterpret_cast<const float*>(view.data()));
-  for (std::span<std::byte> out : outs) sums.push_back(reinterpret_cast<float*>(out.data()));
-  tree_sum(parts, sums, outs[0].size() / sizeof(float));
-}
-
 // After backward, one parameter after the other: copy the gradient where all can see it, sum over
 // ranks, copy it back. Not used in practice, but the place to start, and what Bucketed is tested
 // against.
@@ -126,7 +117,7 @@ class Naive : public DataParallelBase {
   void all_reduce(const WindowPtr& window, Tensor& gradient) {
     communicator_.reclaim(window).wait();
     std::memcpy(window->mine().data(), gradient.raw(), gradient.bytes());
-    communicator_.all_reduce(window, sum_parts).wait();
+    all_reduce_floats(communicator_, window).wait();
     std::memcpy(gradient.raw(), window->mine().data(), gradient.bytes());
   }
   int64_t wire_bytes(const Window& window) const {
@@ -151,7 +142,7 @@ class Bucketed : public DataParallelBase {
         gradients_(count()) {
     const auto bytes = static_cast<int64_t>(config.bucket_mb * (1 << 20));
     for (Bucket& plan : plan_buckets(parameters_, bytes, communicator.size()))
-      buckets_.push_back(std::make_unique<Flight>(std::move(plan)));
+      buckets_.push_back(std::make_shared<Flight>(std::move(plan)));
     for (size_t b = 0; b < buckets_.size(); ++b) bind(b);
     place_norms();
   }
@@ -190,7 +181,8 @@ class Bucketed : public DataParallelBase {
   void release() override {}
 
  private:
-  // A bucket and its way through a step.
+  // A bucket and its way through a step. Shared with its operation, which an error may leave
+  // behind.
   struct Flight {
     explicit Flight(Bucket plan) : plan(std::move(plan)) {}
     const Bucket plan;
@@ -250,17 +242,17 @@ class Bucketed : public DataParallelBase {
   }
 
   void launch(size_t b) {
-    Flight& flight = *buckets_[b];
-    flight.work = communicator_.all_reduce(flight.window, [this, &flight](auto views, auto outs) {
-      flight.arrived = Clock::now();
-      sum_parts(views, outs);
-      measure_cells(flight);
-    });
+    const auto combine = [flight = buckets_[b]](auto views, auto outs) {
+      flight->arrived = Clock::now();
+      sum_floats(views, outs);
+      measure_cells(*flight);
+    };
+    buckets_[b]->work = communicator_.all_reduce(buckets_[b]->window, combine);
     launched_++;
   }
 
   // On the communication thread, while my part of the sum is in the cache.
-  void measure_cells(Flight& flight) {
+  static void measure_cells(Flight& flight) {
     set_num_threads(1);  // of this thread: the others belong to backward
     for (auto& [part, sums] : flight.my_cells) backend().cell_norms(part, sums);
   }
@@ -282,7 +274,7 @@ class Bucketed : public DataParallelBase {
   }
 
   const bool overlap_;
-  std::vector<std::unique_ptr<Flight>> buckets_;
+  std::vector<std::shared_ptr<Flight>> buckets_;
   std::vector<Tensor> gradients_;  // by parameter, views of the buckets
   WindowPtr norm_window_;
   bool last_micro_ = false;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "core/ops.h"
 #include "core/parallel.h"
@@ -172,6 +173,25 @@ TEST(DataParallel, ANonFiniteGradientIsNamedOnEveryRank) {
       const GradientReport report = parallel->finish();
       EXPECT_EQ(report.non_finite, "b");
       EXPECT_FALSE(std::isfinite(report.norm));
+    }
+  });
+}
+
+// An error between backward and finish() destroys it while the communication thread still works on
+// its buckets.
+TEST(DataParallel, MayGoWhileItsBucketsAreUnderWay) {
+  on_worlds([](Communicator& c) {
+    set_num_threads(1);
+    for (double bucket_mb : {1e-6, 25.0}) {
+      DistConfig config;
+      config.bucket_mb = bucket_mb;
+      const auto parameters = make_parameters();
+      auto parallel = make_data_parallel(config, c, parameters);
+      parallel->begin_micro_step(0, 1);
+      if (c.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      backward_pass(parameters, c.rank(), 0);
+      parallel.reset();
+      c.barrier();
     }
   });
 }
