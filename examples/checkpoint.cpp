@@ -110,11 +110,10 @@ void write_manifest(const std::string& folder, const SaveRequest& request,
   file.finish();
 }
 
-// From here on the folder counts.
-void publish(const std::string& temporary, const std::string& path, const std::string& parent) {
+// From here on the folder counts. One of the same step stands aside.
+void publish(const std::string& temporary, const std::string& path, const std::string& aside) {
   sync_folder(temporary);
   const bool replaces = fs::exists(path);
-  const std::string aside = path + ".old";
   if (replaces) move_folder(path, aside);
   try {
     move_folder(temporary, path);
@@ -122,8 +121,6 @@ void publish(const std::string& temporary, const std::string& path, const std::s
     if (replaces) move_folder(aside, path);
     throw;
   }
-  sync_folder(parent);
-  if (replaces) remove_tree(aside);
 }
 
 void drop_older(const SaveRequest& request) {
@@ -147,7 +144,8 @@ template <class... Args>
 // The manifest's content, proved by its own checksum.
 json read_manifest(const std::string& path) {
   const std::string name = path + "/" + manifest_name;
-  if (!fs::is_directory(path)) refuse(path, "no such folder");
+  if (!fs::is_directory(path))
+    refuse(path, "no such folder; name one like RUN/checkpoints/step-00000100");
   if (!fs::exists(name))
     refuse(path, "no {}; it is not a checkpoint, or a part of one was removed", manifest_name);
   const json manifest = json::parse(MappedFile(name).text(), nullptr, false);
@@ -183,7 +181,7 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
 
 std::string save_checkpoint(Communicator& communicator, const SaveRequest& request) {
   const std::string path = checkpoint_path(request.folder, request.step);
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = path + ".tmp", aside = path + ".old";
   try {
     on_rank_0(communicator, [&] {
       remove_tree(temporary);
@@ -194,7 +192,7 @@ std::string save_checkpoint(Communicator& communicator, const SaveRequest& reque
         all_or_none(communicator, [&] { return write_files(temporary, request.files); });
     on_rank_0(communicator, [&] {
       write_manifest(temporary, request, entries);
-      publish(temporary, path, request.folder);
+      publish(temporary, path, aside);
       return "";
     });
   } catch (const Error& error) {
@@ -203,10 +201,17 @@ std::string save_checkpoint(Communicator& communicator, const SaveRequest& reque
     fail(error.code(), "[checkpoint] step {} was not saved, older checkpoints are untouched: {}",
          request.step, error.what());
   }
-  on_rank_0(communicator, [&] {
-    drop_older(request);
-    return "";
-  });
+  try {
+    on_rank_0(communicator, [&] {
+      sync_folder(request.folder);
+      remove_tree(aside);
+      drop_older(request);
+      return "";
+    });
+  } catch (const Error& error) {
+    fail(error.code(), "[checkpoint] step {} was saved, but not cleared of older ones: {}",
+         request.step, error.what());
+  }
   return path;
 }
 
@@ -240,6 +245,19 @@ std::optional<Checkpoint> find_latest_checkpoint(
     refuse(folder, "none of its {} checkpoints is complete; to start over, move them away",
            all.size());
   return {};
+}
+
+std::vector<std::string> set_later_aside(const std::string& folder, int64_t step) {
+  std::vector<std::string> lines;
+  for (const Found& found : list_checkpoints(folder)) {
+    if (found.step <= step) continue;
+    std::string aside = found.path + ".abandoned";
+    for (int i = 2; fs::exists(aside); ++i) aside = fmt::format("{}.abandoned-{}", found.path, i);
+    move_folder(found.path, aside);
+    lines.push_back(
+        fmt::format("set {} aside as {}: this run goes on from step {}", found.path, aside, step));
+  }
+  return lines;
 }
 
 std::vector<std::string> clear_leftovers(const std::string& folder) {

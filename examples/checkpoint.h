@@ -67,6 +67,11 @@ Checkpoint open_checkpoint(const std::string& path, Check check = Check::checksu
 std::optional<Checkpoint> find_latest_checkpoint(
     const std::string& folder, const std::function<void(const std::string&)>& refused);
 
+// A run that goes on from an older checkpoint, or anew, must not come back to what it abandoned:
+// moves the checkpoints of steps after `step` aside, as "step-00000200.abandoned". Returns a line
+// for the log on each. Only for the one writer of the run folder.
+std::vector<std::string> set_later_aside(const std::string& folder, int64_t step);
+
 // Clears what a killed run left: half-written and half-removed checkpoints go, one that stood aside
 // comes back. Returns a line for the log on each. Only for the one writer of the run folder.
 std::vector<std::string> clear_leftovers(const std::string& folder);

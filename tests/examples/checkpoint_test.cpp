@@ -101,6 +101,37 @@ TEST(Checkpoint, KeepLast) {
   EXPECT_EQ(latest(folder.path())->step, 123456789);
 }
 
+TEST(Checkpoint, WhatFailsAfterwardsDoesNotUnmakeIt) {
+  TempFolder folder;
+  save(folder.path(), 1);
+  write_text(folder / "step-00000001.tmp", "where the older one would be moved to");
+  run_local(1, {}, [&](Communicator& c) {
+    expect_error(Exit::config,
+                 {"[checkpoint] step 2 was saved, but not cleared of older ones: ",
+                  "cannot rename to " + (folder / "step-00000001.tmp")},
+                 [&] { save_checkpoint(c, request(folder.path(), 0, 2, 1)); });
+  });
+  EXPECT_EQ(latest(folder.path())->step, 2);
+}
+
+TEST(Checkpoint, LaterOnesAreSetAside) {
+  TempFolder folder;
+  for (int64_t step : {1, 2, 3}) save(folder.path(), step);
+  EXPECT_EQ(set_later_aside(folder.path(), 2).size(), 1u);
+  EXPECT_EQ(latest(folder.path())->step, 2);
+  save(folder.path(), 3);
+  EXPECT_EQ(
+      set_later_aside(folder.path(), 1),
+      (std::vector{"set " + (folder / "step-00000003") + " aside as " +
+                       (folder / "step-00000003.abandoned-2") + ": this run goes on from step 1",
+                   "set " + (folder / "step-00000002") + " aside as " +
+                       (folder / "step-00000002.abandoned") + ": this run goes on from step 1"}));
+  EXPECT_TRUE(clear_leftovers(folder.path()).empty());
+  EXPECT_EQ(names_in(folder.path()),
+            (Names{"step-00000001", "step-00000002.abandoned", "step-00000003.abandoned",
+                   "step-00000003.abandoned-2"}));
+}
+
 TEST(Checkpoint, SameStepIsReplaced) {
   TempFolder folder;
   save(folder.path(), 10, 2);
