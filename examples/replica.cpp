@@ -1,6 +1,7 @@
 // Data-parallel training, one step at a time. Read next: trainer.cpp.
 #include "examples/replica.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -59,8 +60,9 @@ StepMetrics Replica::step(int64_t t) {
   m.tokens = tokens_per_step();
   m.data_ms = 1e3 * (loader_->waited_seconds() - data_before);
   m.comm_ms = report.comm_ms;
-  m.exposed_comm_ms = report.exposed_ms - report.wait_ms;
-  m.wait_ms = report.wait_ms + sync_ms;
+  // What finish() waited beyond the communication itself, it waited for others to run.
+  m.exposed_comm_ms = std::min(report.exposed_ms - report.wait_ms, report.comm_ms);
+  m.wait_ms = report.exposed_ms - m.exposed_comm_ms + sync_ms;
   m.wire_bytes = report.wire_bytes;
   m.step_ms = clock.ms();
   m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
