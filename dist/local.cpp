@@ -153,7 +153,9 @@ void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, const Transpor
               const std::function<void(Communicator&)>& body) {
   std::unique_ptr<HostCommunicator> communicator;
   auto leave = [&](Exit code, const char* what) {
-    const Error error(code, fmt::format("[rank {}] {}", rank, what));
+    // A lone rank needs no name.
+    const bool several = world->memory.size() > 1;
+    const Error error(code, several ? fmt::format("[rank {}] {}", rank, what) : what);
     world->fail(error);
     if (communicator) communicator->abort(code, what);
   };

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -26,11 +27,14 @@ Exit report(Exit code, const std::string& message) {
   std::string who;
   if (mpirun_says("OMPI_COMM_WORLD_SIZE", 1) > 1) {
     const int rank = mpirun_says("OMPI_COMM_WORLD_RANK", 0);
-    who = fmt::format("rank {} on {}: ", rank, host_name());
-    // Such errors usually meet all ranks. Rank 0 speaks first, and mpirun then ends the others; if
-    // it does not, the error was theirs alone and is told too.
-    const bool likely_shared = code == Exit::usage || code == Exit::config || code == Exit::data;
-    if (rank > 0 && likely_shared) sleep(1);
+    // What ranks agreed upon (agree.h) names the rank that failed already.
+    if (!message.starts_with("rank ")) who = fmt::format("rank {} on {}: ", rank, host_name());
+    // Most errors meet all ranks. Rank 0 speaks first, and mpirun ends the others by TERM a second
+    // later; if it does not, rank 0 has nothing to say and they speak.
+    if (rank > 0 && code != Exit::internal) {
+      std::signal(SIGTERM, SIG_DFL);
+      sleep(3);
+    }
   }
   std::fprintf(stderr, "trainer: %s%s\n", who.c_str(), message.c_str());
   return code;

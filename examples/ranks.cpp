@@ -4,12 +4,16 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/allocator.h"
 #include "core/parallel.h"
 #include "dist/launch.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
+#include "dist/verify.h"
+#include "examples/build_info.h"
+#include "examples/config_io.h"
 #include "examples/validate.h"
 
 namespace lockstep {
@@ -29,12 +33,38 @@ int share_of_cores(Communicator& communicator) {
   return std::max(1, cores().usable / sharing);
 }
 
+// Ranks that differ would exchange nonsense, so this comes before they build anything together.
+void check_same_program(Communicator& communicator, const Config& config) {
+  std::string environment;
+  for (const auto& [name, value] : relevant_environment())
+    environment += fmt::format("{}={}\n", name, value);
+  check_same(communicator, "config", print_config(config));
+  check_same(communicator, "build", build_info());
+  check_same(communicator, "environment", environment);
+}
+
+// Each of the launcher's processes would be a whole run of its own.
+void refuse_launcher_of_local_ranks() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (size && std::atoi(size) > 1)
+    fail(Exit::config,
+         "[dist.backend] local, but mpirun started {} processes, each of which would train alone; "
+         "start it without mpirun, or use dist.backend mpi",
+         size);
+  check_launch(1);
+}
+
 }  // namespace
 
 void run_ranks(const Config& config, const std::function<void(Communicator&)>& body) {
+  const bool local = config.dist.backend == "local";
+  if (local) {
+    refuse_launcher_of_local_ranks();
+    validate(config, config.dist.local_ranks);
+  }
   const auto as_rank = [&](Communicator& communicator) {
-    check_launch(communicator.size());
-    validate(config, communicator.size());
+    if (!local) validate(config, communicator.size());
+    check_same_program(communicator, config);
     const int share = share_of_cores(communicator);
     set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads) : share);
     Allocator allocator(host_memory());
@@ -42,7 +72,7 @@ void run_ranks(const Config& config, const std::function<void(Communicator&)>& b
     body(communicator);
   };
   const TransportOptions options{.timeout_s = config.dist.timeout_s};
-  if (config.dist.backend == "local")
+  if (local)
     run_local(config.dist.local_ranks, options, as_rank);
   else
     run_mpi(options, as_rank);

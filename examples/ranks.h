@@ -11,7 +11,8 @@ namespace lockstep {
 
 // Runs `body` once per rank of config.dist and returns when all have returned. Before that, on
 // every rank: foreign launchers are refused, the config is validated against the number of ranks,
-// and threads are set. Errors of any rank end all.
+// ranks with another config, build or environment are refused, and threads are set. Errors of any
+// rank end all.
 void run_ranks(const Config& config, const std::function<void(Communicator&)>& body);
 
 }  // namespace lockstep

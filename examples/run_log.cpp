@@ -61,6 +61,11 @@ void RunLog::warn(const std::string& text) {
   print("warning: " + text);
 }
 
+void RunLog::last_words(const std::string& text) noexcept try {
+  file_->info("stopped: " + text);
+} catch (...) {
+}
+
 void RunLog::progress(const std::string& text) {
   if (!rewrites_) return;
   // A line that wraps cannot be rewritten.

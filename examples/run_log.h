@@ -27,6 +27,10 @@ class RunLog {
   void info(const std::string& text);    // log.txt and, unless progress is "none", the console
   void warn(const std::string& text);    // both, marked "warning: "
 
+  // What ended the run; log.txt only, because main tells it to people. Never an error itself: that
+  // would hide the one that came first.
+  void last_words(const std::string& text) noexcept;
+
   // What changes all the time: the line that rewrites itself, where there is one, until the next
   // line of any kind takes its place. Not in log.txt.
   void progress(const std::string& text);

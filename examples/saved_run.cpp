@@ -58,7 +58,8 @@ std::string SavedRun::to_json() const {
               {"skipped_in_a_row", skipped_in_a_row},
               {"ranks", ranks},
               {"threads", threads},
-              {"cpu", cpu}}
+              {"cpu", cpu},
+              {"environment", environment}}
       .dump(1);
 }
 
@@ -72,7 +73,8 @@ SavedRun SavedRun::from_json(const std::string& text, const std::string& where) 
             .skipped_in_a_row = json.at("skipped_in_a_row"),
             .ranks = json.at("ranks"),
             .threads = json.at("threads"),
-            .cpu = json.at("cpu")};
+            .cpu = json.at("cpu"),
+            .environment = json.at("environment")};
   } catch (const Json::exception& error) {
     fail(Exit::data,
          "[resume] {} holds no training run ({}); a folder that training saved is right", where,
@@ -114,6 +116,15 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   note("the number of ranks", saved.ranks, now.ranks, ": the same samples, but bits may differ");
   note("threads per rank", saved.threads, now.threads, "; bits may differ");
   note("the instruction set", saved.cpu, now.cpu, "; bits may differ");
+  const auto value_in = [](const SavedRun& run, const std::string& name) {
+    const auto found = run.environment.find(name);
+    return found == run.environment.end() ? "not set" : "\"" + found->second + "\"";
+  };
+  std::map<std::string, std::string> either = saved.environment;
+  either.insert(now.environment.begin(), now.environment.end());
+  for (const auto& [name, value] : either)
+    note("the environment's " + name, value_in(saved, name), value_in(now, name),
+         "; bits may differ");
   return notes;
 }
 

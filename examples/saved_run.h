@@ -2,6 +2,7 @@
 // may go on from it. Read next: trainer.cpp.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct SavedRun {
   int ranks = 1;
   int threads = 1;  // per rank
   std::string cpu;  // instruction set that the kernels were compiled for
+  std::map<std::string, std::string> environment;  // relevant_environment()
 
   std::string to_json() const;
   static SavedRun from_json(const std::string& text, const std::string& where);  // Exit::data

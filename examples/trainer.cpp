@@ -6,7 +6,6 @@
 
 #include "core/parallel.h"
 #include "dist/launch.h"
-#include "dist/verify.h"
 #include "examples/agree.h"
 #include "examples/build_info.h"
 #include "examples/checkpoint.h"
@@ -25,13 +24,6 @@ bool is_due(int64_t every, int64_t t) {
   return every > 0 && t % every == 0;
 }
 
-std::string environment_lines() {
-  std::string lines;
-  for (const auto& [name, value] : relevant_environment())
-    lines += fmt::format("{}={}\n", name, value);
-  return lines;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Config& config, Communicator& communicator)
@@ -41,37 +33,48 @@ Trainer::Trainer(const Config& config, Communicator& communicator)
       tokenizer_(open_tokenizer(config.data.tokenizer)),
       replica_(config, communicator) {
   if (tokenizer_) check_vocab(*tokenizer_, config.model.vocab_size);
-  check_same(communicator_, "config", print_config(config_));
-  check_same(communicator_, "build", build_info());
-  check_same(communicator_, "environment", environment_lines());
   on_rank_0(communicator_, [&] {
     folder_.emplace(config_.run_dir);
     log_ = std::make_unique<RunLog>(folder_->log_path(), config_.log.progress);
     metrics_.emplace(folder_->metrics_path());
-    folder_->write_config(print_config(config_));
     return std::string();
   });
-  peak_gflops_ = measured_gemm_peak(replica_.model().parameters().front().tensor.dtype(), 0.3);
 }
 
 Exit Trainer::run() {
+  try {
+    return train();
+  } catch (const Error& error) {
+    if (first_) log_->last_words(error.what());
+    throw;
+  }
+}
+
+Exit Trainer::train() {
   catch_stop_signals();
   write_header();
   int64_t t = resume();
+  on_rank_0(communicator_, [&] {
+    folder_->write_config(print_config(config_));
+    return std::string();
+  });
   replica_.verify();
+  measure_peak();
   while (t < config_.train.steps) {
     StepMetrics metrics = replica_.step(++t);
     const int signal = agree_on_signal();
-    stop_if_diverged(t);
+    if (signal && first_)
+      log_->info(fmt::format("signal {}: stopping after step {}", signal_name(signal), t));
     const bool last = t == config_.train.steps;
     if (!signal) occasional_work(metrics, last);
     report(metrics, last);
+    stop_if_diverged(t);
     if (signal || last || is_due(config_.checkpoint.every, t)) save(t);
     if (is_due(config_.dist.verify_every, t)) replica_.verify();
     if (signal && !last) {
       if (first_)
-        log_->info(fmt::format("signal {}: stopped after step {}; the same command resumes",
-                               signal_name(signal), t));
+        log_->info(fmt::format("stopped after step {} of {}; the same command resumes", t,
+                               config_.train.steps));
       return Exit::restart;
     }
   }
@@ -85,8 +88,7 @@ Exit Trainer::run() {
 void Trainer::occasional_work(StepMetrics& metrics, bool last) {
   const int64_t t = metrics.step;
   const bool has_val = !config_.data.val.empty() || config_.data.format == "synthetic";
-  if (has_val &&
-      (last ? config_.train.eval_every > 0 || true : is_due(config_.train.eval_every, t)))
+  if (has_val && (last || is_due(config_.train.eval_every, t)))
     metrics.val_loss = replica_.evaluate();
   if (config_.train.sample_tokens > 0 && (last || is_due(config_.train.sample_every, t)))
     print_sample(t);
@@ -97,7 +99,6 @@ void Trainer::write_header() {
   const Topology& where = communicator_.topology();
   const Cores c = cores();
   const Gpt& model = replica_.model();
-  const FlopsPerToken flops = model.flops_per_token(config_.train.seq_len);
   log_->info(fmt::format("attempt {} on {}: {}", metrics_->attempt(), host_name(), build_info()));
   log_->info(fmt::format(
       "{} ranks ({}) on {} hosts, {} threads each; {} cores usable of {} present", where.size,
@@ -112,6 +113,13 @@ void Trainer::write_header() {
                   config_.model.arch, model.parameter_count(), config_.train.precision,
                   replica_.tokens_per_step(), config_.train.micro_batch, where.size,
                   accumulation(config_, where.size), config_.train.seq_len));
+}
+
+// What MFU is a share of; every rank measures, because together they are slower.
+void Trainer::measure_peak() {
+  peak_gflops_ = measured_gemm_peak(config_.train.dtype(), 0.3);
+  if (!first_) return;
+  const FlopsPerToken flops = replica_.model().flops_per_token(config_.train.seq_len);
   log_->info(
       fmt::format("MFU counts {:.4g} (6 N, matrices) + {:.4g} (causal attention) FLOP per token "
                   "against {:.0f} GFLOP/s "
@@ -131,6 +139,7 @@ int64_t Trainer::resume() {
   });
   if (found.empty()) {
     if (!config_.model.init_from.empty()) load_tensors(config_.model.init_from, true);
+    set_abandoned_aside(0);
     return 0;
   }
   const SavedRun saved = SavedRun::from_json(open_checkpoint(found, Check::sizes).metadata, found);
@@ -142,7 +151,17 @@ int64_t Trainer::resume() {
     log_->info(fmt::format("resumed from {} after step {}", found, saved.step));
     for (const std::string& note : notes) log_->warn("resumed although " + note);
   }
+  set_abandoned_aside(saved.step);
   return saved.step;
+}
+
+// With `auto` there is nothing to set aside but what is damaged, and that stays for inspection.
+void Trainer::set_abandoned_aside(int64_t step) {
+  if (config_.checkpoint.resume == "auto") return;
+  on_rank_0(communicator_, [&] {
+    for (const std::string& line : set_later_aside(folder_->checkpoints(), step)) log_->warn(line);
+    return std::string();
+  });
 }
 
 void Trainer::load_tensors(const std::string& checkpoint, bool weights_only) {
@@ -169,9 +188,10 @@ void Trainer::stop_if_diverged(int64_t t) const {
   if (replica_.skipped_in_a_row() < config_.train.max_skipped) return;
   fail(Exit::data,
        "[train] step {}: {} steps in a row had a loss or gradient that is not finite, in the last "
-       "one first in {}; a "
-       "lower optim.lr, longer warm-up or grad_clip may help (checkpoint of step {} is untouched)",
-       t, replica_.skipped_in_a_row(), replica_.non_finite(), saved_);
+       "one first in {}; a lower optim.lr, longer warm-up or grad_clip may help ({})",
+       t, replica_.skipped_in_a_row(), replica_.non_finite(),
+       saved_ > 0 ? fmt::format("the checkpoint of step {} is untouched", saved_)
+                  : "no checkpoint was saved yet");
 }
 
 void Trainer::report(const StepMetrics& step, bool last) {
@@ -227,6 +247,7 @@ void Trainer::save(int64_t t) {
 }
 
 SavedRun Trainer::describe(int64_t t) const {
+  const auto environment = relevant_environment();
   return {.config = print_config(config_),
           .data_identity = replica_.data_identity(),
           .step = t,
@@ -234,7 +255,8 @@ SavedRun Trainer::describe(int64_t t) const {
           .skipped_in_a_row = replica_.skipped_in_a_row(),
           .ranks = communicator_.size(),
           .threads = num_threads(),
-          .cpu = cpu_compiled_for()};
+          .cpu = cpu_compiled_for(),
+          .environment = {environment.begin(), environment.end()}};
 }
 
 Exit train(const Config& config) {

@@ -25,8 +25,11 @@ class Trainer {
   Exit run();
 
  private:
+  Exit train();
   void write_header();
+  void measure_peak();
   int64_t resume();
+  void set_abandoned_aside(int64_t step);
   void load_tensors(const std::string& checkpoint, bool weights_only);
   void occasional_work(StepMetrics& metrics, bool last);
   void stop_if_diverged(int64_t t) const;
