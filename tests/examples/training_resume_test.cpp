@@ -1,0 +1,204 @@
+// Runs that end early, by plan, kill or signal, and go on. Read next: training_errors_test.cpp.
+#include <algorithm>
+#include <csignal>
+#include <random>
+
+#include "tests/examples/tiny_run.h"
+
+namespace lockstep {
+namespace {
+
+Json steps(int64_t n) {
+  return {{"model", {{"dropout", 0.1}}},
+          {"train", {{"steps", n}, {"global_batch", 8}}},
+          {"checkpoint", {{"keep_last", 3}}}};
+}
+
+Json with(Json base, const Json& changes) {
+  base.merge_patch(changes);
+  return base;
+}
+
+class Resume : public TinyRun {
+ protected:
+  // As if the run had never been interrupted.
+  void expect_uninterrupted(const std::string& name, const Json& config, Launch launch) {
+    EXPECT_EQ(trace(name).bits, trained(name + "_in_one_go", config, launch).bits) << name;
+  }
+
+  void expect_two_attempts_equal_one(const std::string& precision) {
+    const Json all = with(steps(5), {{"train", {{"precision", precision}, {"eval_every", 2}}}});
+    trained("run", with(all, {{"train", {{"steps", 2}}}}));
+    trained("run", all);
+    expect_uninterrupted("run", all, Launch::alone);
+    expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
+    expect_logged("run", "warning: resumed although train.steps was 2 and is 5 now");
+    EXPECT_EQ(trace("run").steps.at(3)["attempt"], 2);
+  }
+
+  void expect_logged(const std::string& name, const std::string& text) {
+    const std::string log = trace(name).log;
+    EXPECT_NE(log.find(text), std::string::npos) << "\"" << text << "\" is not in:\n" << log;
+  }
+
+  std::string config_of(const std::string& name) {
+    return read_text(folder_ / name + "/config.json");
+  }
+};
+
+TEST_F(Resume, StepsInTwoAttemptsAreThoseOfOne) {
+  expect_two_attempts_equal_one("fp32");
+}
+
+TEST_F(Resume, SoakStepsInTwoAttemptsAreThoseOfOneInBf16) {
+  expect_two_attempts_equal_one("bf16");
+}
+
+TEST_F(Resume, AfterKillAtAnyMoment) {
+  const Json config = with(steps(40), {{"checkpoint", {{"every", 1}}}});
+  configure("run", config);
+  Process process(folder_.path(), trainer() + " --config run.json");
+  ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 7; }));
+  process.send(SIGKILL);
+  EXPECT_EQ(process.wait().code, 128 + SIGKILL);
+  EXPECT_GE(trained("run", config).lines, 40);
+  expect_uninterrupted("run", config, Launch::alone);
+}
+
+TEST_F(Resume, SoakManyKills) {
+  std::mt19937 random(1);
+  for (int kill = 0; kill < 20; ++kill) {
+    const Launch launch = kill % 4 < 2 ? Launch::alone : Launch::mpirun;
+    // Saving takes longer than a step this small, so with `every` 1 most kills meet a save.
+    const Json config = with(steps(30), {{"checkpoint", {{"every", kill % 2 ? 1 : 7}}}});
+    const std::string run = "run_" + std::to_string(kill);
+    configure(run, config, launch);
+    Process process(folder_.path(), trainer(launch) + " --config " + run + ".json");
+    const int64_t at = random() % 25;
+    process.wait_until([&] { return steps_done(run) >= at; });
+    usleep(random() % 10'000);
+    process.send(SIGKILL);
+    process.wait();
+    // Ranks whose mpirun was killed end a moment later.
+    Ended again;
+    for (int i = 0; i < 20 && (again = train(run, launch)).code == 75; ++i) usleep(200'000);
+    EXPECT_EQ(again.code, 0) << again.errors;
+    expect_uninterrupted(run, config, launch);
+  }
+}
+
+TEST_F(Resume, SoakWithAnotherNumberOfRanksTheSamplesAreTheSame) {
+  const Trace both = trained("reference", steps(4));
+  trained("run", steps(3));
+  const Trace one = trained("run", with(steps(4), {{"dist", {{"local_ranks", 1}}}}));
+  EXPECT_NEAR(one.steps.at(4)["loss"], both.steps.at(4)["loss"].get<double>(), 1e-5);
+  expect_logged("run", "warning: resumed although the number of ranks was 2 and is 1 now");
+}
+
+TEST_F(Resume, AsAnotherRunIsRefusedAfterAMoveIsNot) {
+  trained("run", steps(2));
+  const std::string config = config_of("run");
+  const auto refused = [&](const Json& changes, const std::vector<std::string>& parts) {
+    configure("run", with(steps(4), changes));
+    expect_one_line(train("run"), 78, parts);
+    EXPECT_EQ(config_of("run"), config) << changes;
+    EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-00000002"});
+  };
+  refused({{"optim", {{"lr", 0.5}}}},
+          {"[optim.lr] is 0.5 but the checkpoint was made with 0.003; set it back"});
+  refused({{"model", {{"d_model", 64}}}},
+          {"[model.d_model] is 64 but the checkpoint was made with 32"});
+  refused({{"train", {{"seed", 9}}}}, {"[train.seed] is 9 but the checkpoint was made with 0"});
+  refused({{"train", {{"global_batch", 4}}}},
+          {"[train.global_batch] is 4 samples but the checkpoint was made with 8"});
+  write_text(folder_ / "text", std::string(2000, 'x') + "\n");
+  prepare({.text = folder_ / "text", .out = folder_ / "other", .val_fraction = 0});
+  refused({{"data", {{"train", "other/train_*.bin"}}}},
+          {"[data.train] is other data (llmc shards=1 tokens=2001 ", ") than the checkpoint"});
+  EXPECT_NE(trace("run").log.find("stopped: "), std::string::npos) << "the log tells why, too";
+
+  // Nothing of that harmed it; and it may be moved.
+  std::filesystem::rename(folder_ / "run", folder_ / "moved");
+  EXPECT_EQ(trained("moved", steps(3)).lines, 3);
+  EXPECT_NE(config_of("moved"), config);
+}
+
+TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
+  const Json config = with(steps(3), {{"checkpoint", {{"every", 1}}}});
+  trained("run", config);
+  trained("run", with(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000001"}}},
+                               {"train", {{"steps", 2}}}}));
+  expect_logged("run",
+                "warning: set run/checkpoints/step-00000003 aside as "
+                "run/checkpoints/step-00000003.abandoned: this run goes on from step 1");
+  EXPECT_EQ(checkpoints("run"),
+            (std::vector<std::string>{"step-00000001", "step-00000002", "step-00000002.abandoned",
+                                      "step-00000003.abandoned"}));
+  trained("run", config);
+  expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
+  // Anew in the same folder: nothing of before may be picked up later.
+  trained("run", with(config, {{"checkpoint", {{"resume", "none"}}}, {"train", {{"steps", 1}}}}));
+  const auto left = checkpoints("run");
+  EXPECT_EQ(std::count_if(left.begin(), left.end(),
+                          [](auto& name) { return name.find('.') == std::string::npos; }),
+            1);
+}
+
+TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
+  const Json config = with(steps(3), {{"checkpoint", {{"every", 1}}}});
+  trained("run", config);
+  const std::string newest = folder_ / "run/checkpoints/step-00000003/state.safetensors";
+  std::string bytes = read_text(newest);
+  bytes[bytes.size() / 2] ^= 1;
+  write_text(newest, bytes);
+  configure("run", with(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000003"}}},
+                                 {"train", {{"steps", 4}}}}));
+  expect_one_line(
+      train("run"), 65,
+      {"run/checkpoints/step-00000003: state.safetensors is damaged", "its checksum is "});
+  const Json longer = with(config, {{"train", {{"steps", 4}}}});
+  trained("run", longer);
+  expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
+  expect_logged("run", "warning: [checkpoint] run/checkpoints/step-00000003: state.safetensors is");
+  expect_uninterrupted("run", longer, Launch::alone);
+}
+
+// Trains until a few steps are done, and starts the run again after `stop` to a few steps more.
+class Signals : public Resume {
+ protected:
+  void interrupt(int signal, Launch launch, const std::vector<int>& codes) {
+    const Json endless = with(steps(1'000'000), {{"checkpoint", {{"every", 50}}}});
+    configure("run", endless, launch);
+    Process process(folder_.path(), trainer(launch) + " --config run.json");
+    ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 3; }));
+    process.send(signal);
+    const Ended ended = process.wait();
+    EXPECT_NE(std::find(codes.begin(), codes.end(), ended.code), codes.end()) << ended.code;
+    expect_logged("run", std::string("signal ") + (signal == SIGTERM ? "TERM" : "USR1"));
+    const int64_t done = steps_done("run");
+    const Json rest = with(endless, {{"train", {{"steps", done + 2}}}});
+    trained("run", rest, launch);
+    expect_logged("run", "resumed from run/checkpoints/step-");
+    expect_uninterrupted("run", rest, launch);
+    if (codes == std::vector{75}) {
+      expect_logged("run", "after step " + std::to_string(done));
+      EXPECT_EQ(steps_done("run"), done + 2) << "no step was lost";
+    }
+  }
+};
+
+TEST_F(Signals, Usr1ToMpirunEndsWithACheckpointAnd75) {
+  interrupt(SIGUSR1, Launch::mpirun, {75});
+}
+
+TEST_F(Signals, SoakTermWithoutMpirunEndsWithACheckpointAnd75) {
+  interrupt(SIGTERM, Launch::alone, {75});
+}
+
+// mpirun leaves its ranks a second; it returns 1 or what they did.
+TEST_F(Signals, SoakTermToMpirunLosesAtMostTheStepsSinceTheLastCheckpoint) {
+  interrupt(SIGTERM, Launch::mpirun, {1, 75, 143});
+}
+
+}  // namespace
+}  // namespace lockstep
