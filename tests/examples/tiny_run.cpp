@@ -102,8 +102,7 @@ void TinyRun::configure(const std::string& name, const Json& changes, Launch lau
   Json config = tiny_config();
   config["run_dir"] = name;
   if (launch == Launch::alone) config["dist"] = {{"backend", "local"}, {"local_ranks", 2}};
-  if (!changes.is_null()) config.merge_patch(changes);
-  write_text(folder_ / name + ".json", config.dump(1));
+  write_text(folder_ / name + ".json", merged(config, changes).dump(1));
 }
 
 std::string TinyRun::trainer(Launch launch) const {

@@ -18,6 +18,12 @@ namespace lockstep {
 
 using Json = nlohmann::json;
 
+// `{}` is null, which would not change nothing but replace all.
+inline Json merged(Json base, const Json& changes) {
+  if (!changes.is_null()) base.merge_patch(changes);
+  return base;
+}
+
 struct Ended {
   int code = -1;  // 128 + n after signal n
   std::string output, errors;

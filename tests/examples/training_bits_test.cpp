@@ -27,14 +27,10 @@ class Bits : public TinyRun {
  protected:
   void expect_equal(const Json& model, const std::vector<Variant>& variants) {
     const std::string prefix = "model_" + std::to_string(++models_) + "_";
-    Json first = model;
-    first.merge_patch(naive);
-    const std::string expected = trained(prefix + "naive", first).bits;
+    const std::string expected = trained(prefix + "naive", merged(model, naive)).bits;
     EXPECT_NE(expected.find("state.safetensors"), std::string::npos) << expected;
     for (const Variant& v : variants) {
-      Json config = model;
-      config.merge_patch(v.changes);
-      EXPECT_EQ(trained(prefix + v.name, config, v.launch).bits, expected)
+      EXPECT_EQ(trained(prefix + v.name, merged(model, v.changes), v.launch).bits, expected)
           << v.name << " of " << model;
     }
   }

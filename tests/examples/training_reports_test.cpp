@@ -89,12 +89,9 @@ TEST_F(Reports, LossFallsBelowWhatIgnoresTheContext) {
 TEST_F(Reports, ValidationLossIsThatOfAllWindowsAtAnyNumberOfRanks) {
   const Json frozen = {{"optim", {{"lr", 0}}}, {"train", {{"steps", 1}, {"global_batch", 4}}}};
   const auto loss_with = [&](const std::string& name, const Json& changes) {
-    Json config = frozen;
-    config.merge_patch(changes);
-    return trained(name, config).steps.at(1)["val_loss"].get<double>();
+    return trained(name, merged(frozen, changes)).steps.at(1)["val_loss"].get<double>();
   };
-  const double two = loss_with("two", Json::object()),
-               one = loss_with("one", {{"dist", {{"local_ranks", 1}}}});
+  const double two = loss_with("two", {}), one = loss_with("one", {{"dist", {{"local_ranks", 1}}}});
   EXPECT_EQ(two, one);
   // Windows of 2 or of 1 at a time: other GEMM shapes, the same windows.
   const double singly = loss_with("singly", {{"train", {{"micro_batch", 1}}}});

@@ -14,11 +14,6 @@ Json steps(int64_t n) {
           {"checkpoint", {{"keep_last", 3}}}};
 }
 
-Json with(Json base, const Json& changes) {
-  base.merge_patch(changes);
-  return base;
-}
-
 class Resume : public TinyRun {
  protected:
   // As if the run had never been interrupted.
@@ -27,8 +22,8 @@ class Resume : public TinyRun {
   }
 
   void expect_two_attempts_equal_one(const std::string& precision) {
-    const Json all = with(steps(5), {{"train", {{"precision", precision}, {"eval_every", 2}}}});
-    trained("run", with(all, {{"train", {{"steps", 2}}}}));
+    const Json all = merged(steps(5), {{"train", {{"precision", precision}, {"eval_every", 2}}}});
+    trained("run", merged(all, {{"train", {{"steps", 2}}}}));
     trained("run", all);
     expect_uninterrupted("run", all, Launch::alone);
     expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
@@ -55,7 +50,7 @@ TEST_F(Resume, SoakStepsInTwoAttemptsAreThoseOfOneInBf16) {
 }
 
 TEST_F(Resume, AfterKillAtAnyMoment) {
-  const Json config = with(steps(40), {{"checkpoint", {{"every", 1}}}});
+  const Json config = merged(steps(40), {{"checkpoint", {{"every", 1}}}});
   configure("run", config);
   Process process(folder_.path(), trainer() + " --config run.json");
   ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 7; }));
@@ -70,7 +65,7 @@ TEST_F(Resume, SoakManyKills) {
   for (int kill = 0; kill < 20; ++kill) {
     const Launch launch = kill % 4 < 2 ? Launch::alone : Launch::mpirun;
     // Saving takes longer than a step this small, so with `every` 1 most kills meet a save.
-    const Json config = with(steps(30), {{"checkpoint", {{"every", kill % 2 ? 1 : 7}}}});
+    const Json config = merged(steps(30), {{"checkpoint", {{"every", kill % 2 ? 1 : 7}}}});
     const std::string run = "run_" + std::to_string(kill);
     configure(run, config, launch);
     Process process(folder_.path(), trainer(launch) + " --config " + run + ".json");
@@ -90,7 +85,7 @@ TEST_F(Resume, SoakManyKills) {
 TEST_F(Resume, SoakWithAnotherNumberOfRanksTheSamplesAreTheSame) {
   const Trace both = trained("reference", steps(4));
   trained("run", steps(3));
-  const Trace one = trained("run", with(steps(4), {{"dist", {{"local_ranks", 1}}}}));
+  const Trace one = trained("run", merged(steps(4), {{"dist", {{"local_ranks", 1}}}}));
   EXPECT_NEAR(one.steps.at(4)["loss"], both.steps.at(4)["loss"].get<double>(), 1e-5);
   expect_logged("run", "warning: resumed although the number of ranks was 2 and is 1 now");
 }
@@ -99,7 +94,7 @@ TEST_F(Resume, AsAnotherRunIsRefusedAfterAMoveIsNot) {
   trained("run", steps(2));
   const std::string config = config_of("run");
   const auto refused = [&](const Json& changes, const std::vector<std::string>& parts) {
-    configure("run", with(steps(4), changes));
+    configure("run", merged(steps(4), changes));
     expect_one_line(train("run"), 78, parts);
     EXPECT_EQ(config_of("run"), config) << changes;
     EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-00000002"});
@@ -124,10 +119,10 @@ TEST_F(Resume, AsAnotherRunIsRefusedAfterAMoveIsNot) {
 }
 
 TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
-  const Json config = with(steps(3), {{"checkpoint", {{"every", 1}}}});
+  const Json config = merged(steps(3), {{"checkpoint", {{"every", 1}}}});
   trained("run", config);
-  trained("run", with(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000001"}}},
-                               {"train", {{"steps", 2}}}}));
+  trained("run", merged(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000001"}}},
+                                 {"train", {{"steps", 2}}}}));
   expect_logged("run",
                 "warning: set run/checkpoints/step-00000003 aside as "
                 "run/checkpoints/step-00000003.abandoned: this run goes on from step 1");
@@ -137,7 +132,7 @@ TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
   trained("run", config);
   expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
   // Anew in the same folder: nothing of before may be picked up later.
-  trained("run", with(config, {{"checkpoint", {{"resume", "none"}}}, {"train", {{"steps", 1}}}}));
+  trained("run", merged(config, {{"checkpoint", {{"resume", "none"}}}, {"train", {{"steps", 1}}}}));
   const auto left = checkpoints("run");
   EXPECT_EQ(std::count_if(left.begin(), left.end(),
                           [](auto& name) { return name.find('.') == std::string::npos; }),
@@ -145,18 +140,18 @@ TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
 }
 
 TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
-  const Json config = with(steps(3), {{"checkpoint", {{"every", 1}}}});
+  const Json config = merged(steps(3), {{"checkpoint", {{"every", 1}}}});
   trained("run", config);
   const std::string newest = folder_ / "run/checkpoints/step-00000003/state.safetensors";
   std::string bytes = read_text(newest);
   bytes[bytes.size() / 2] ^= 1;
   write_text(newest, bytes);
-  configure("run", with(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000003"}}},
-                                 {"train", {{"steps", 4}}}}));
+  configure("run", merged(config, {{"checkpoint", {{"resume", "run/checkpoints/step-00000003"}}},
+                                   {"train", {{"steps", 4}}}}));
   expect_one_line(
       train("run"), 65,
       {"run/checkpoints/step-00000003: state.safetensors is damaged", "its checksum is "});
-  const Json longer = with(config, {{"train", {{"steps", 4}}}});
+  const Json longer = merged(config, {{"train", {{"steps", 4}}}});
   trained("run", longer);
   expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
   expect_logged("run", "warning: [checkpoint] run/checkpoints/step-00000003: state.safetensors is");
@@ -167,7 +162,7 @@ TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
 class Signals : public Resume {
  protected:
   void interrupt(int signal, Launch launch, const std::vector<int>& codes) {
-    const Json endless = with(steps(1'000'000), {{"checkpoint", {{"every", 50}}}});
+    const Json endless = merged(steps(1'000'000), {{"checkpoint", {{"every", 50}}}});
     configure("run", endless, launch);
     Process process(folder_.path(), trainer(launch) + " --config run.json");
     ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 3; }));
@@ -176,7 +171,7 @@ class Signals : public Resume {
     EXPECT_NE(std::find(codes.begin(), codes.end(), ended.code), codes.end()) << ended.code;
     expect_logged("run", std::string("signal ") + (signal == SIGTERM ? "TERM" : "USR1"));
     const int64_t done = steps_done("run");
-    const Json rest = with(endless, {{"train", {{"steps", done + 2}}}});
+    const Json rest = merged(endless, {{"train", {{"steps", done + 2}}}});
     trained("run", rest, launch);
     expect_logged("run", "resumed from run/checkpoints/step-");
     expect_uninterrupted("run", rest, launch);
