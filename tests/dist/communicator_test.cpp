@@ -36,13 +36,6 @@ void expect_marks(ByteView bytes, int rank, size_t offset, int generation, const
         << what << ": byte " << i << " of rank " << rank << ", generation " << generation;
 }
 
-// Makes ranks arrive in changing orders.
-void dawdle(Communicator& c, int generation) {
-  std::minstd_rand random(c.rank() * 7919 + generation);
-  random.discard(3);
-  std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-}
-
 TEST(Communicator, TopologyCountsHosts) {
   on_worlds([](Communicator& c) {
     const Topology& t = c.topology();
@@ -148,13 +141,6 @@ TEST(Communicator, AllReduceRepeatsWithoutReclaim) {
     works.back().wait();
     for (size_t i = 0; i < 999; ++i) ASSERT_EQ(mine[i], std::pow(c.size(), 6));
   });
-}
-
-float scalar_tree(const std::vector<float>& x, size_t begin, size_t end) {
-  if (end - begin == 1) return x[begin];
-  size_t half = 1;
-  while (half * 2 < end - begin) half *= 2;
-  return scalar_tree(x, begin, begin + half) + scalar_tree(x, begin + half, end);
 }
 
 TEST(Communicator, AllReduceHasTheBitsOfTheTree) {

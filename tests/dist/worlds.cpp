@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <random>
+#include <thread>
 
+#include "core/parallel.h"
 #include "dist/local.h"
 #include "dist/mpi.h"
 
 namespace lockstep {
+
 namespace {
 
 Communicator* mpi_world = nullptr;
@@ -43,17 +46,34 @@ int run_under_mpi(const TransportOptions& options) {
 
 }  // namespace
 
-void on_worlds(const std::function<void(Communicator&)>& body, int most) {
+void on_worlds(const std::function<void(Communicator&)>& body, const LocalWorlds& worlds) {
+  const auto rank = [&body](Communicator& c) {
+    set_num_threads(1);
+    body(c);
+  };
   if (mpi_world) {
-    body(*mpi_world);
+    rank(*mpi_world);
     return mpi_world->barrier();
   }
-  for (int ranks = 1; ranks <= most; ++ranks) {
-    for (int ranks_per_host : {0, 1, 2}) {
+  for (int ranks : worlds.ranks) {
+    for (int ranks_per_host : worlds.ranks_per_host) {
       SCOPED_TRACE(fmt::format("{} threads, {} per host", ranks, ranks_per_host));
-      run_local(ranks, {.timeout_s = 20, .ranks_per_host = ranks_per_host}, body);
+      run_local(ranks, {.timeout_s = 20, .ranks_per_host = ranks_per_host}, rank);
     }
   }
+}
+
+void dawdle(Communicator& c, int generation) {
+  std::minstd_rand random(c.rank() * 7919 + generation);
+  random.discard(3);
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+}
+
+float scalar_tree(const std::vector<float>& x, size_t begin, size_t end) {
+  if (end - begin == 1) return x[begin];
+  size_t half = 1;
+  while (half * 2 < end - begin) half *= 2;
+  return scalar_tree(x, begin, begin + half) + scalar_tree(x, begin + half, end);
 }
 
 }  // namespace lockstep

@@ -1,14 +1,29 @@
-// Runs a test's body in every kind of world: threads (started plainly: 1 to `most` ranks, all on
-// one host, each on a host of its own, two per host) or processes (started by mpirun with --mpi:
-// one world per launch). Assertions in the body count for the test, whichever rank they fail on.
+// Worlds of ranks for tests: the same body runs among threads (run plainly, in worlds of many
+// shapes) and among processes (the same program started by mpirun with --mpi: one world per
+// launch). Link worlds.cpp instead of a main(). Read next: communicator_test.cpp.
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "dist/communicator.h"
 
 namespace lockstep {
 
-void on_worlds(const std::function<void(Communicator&)>& body, int most = 5);
+// Of threads: all on one host (0), each on a host of its own (1), two per host (2).
+struct LocalWorlds {
+  std::vector<int> ranks = {1, 2, 3, 4, 5};
+  std::vector<int> ranks_per_host = {0, 1, 2};
+};
+
+// Calls `body` once per rank of every world; among processes, of the one world there is. Ranks
+// share the machine's cores, so each computes with one thread.
+void on_worlds(const std::function<void(Communicator&)>& body, const LocalWorlds& worlds = {});
+
+// Sleeps up to 0.3 ms, so that ranks arrive in changing orders.
+void dawdle(Communicator& c, int generation);
+
+// x[begin, end) summed as the balanced tree that README.md of dist/ promises, one scalar at a time.
+float scalar_tree(const std::vector<float>& x, size_t begin, size_t end);
 
 }  // namespace lockstep
