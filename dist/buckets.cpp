@@ -22,15 +22,16 @@ int64_t bytes_of(const NamedTensor& p) {
 
 // How many of the first parameters, whose gradients come last, form the last bucket.
 size_t last_members(const std::vector<NamedTensor>& parameters) {
-  size_t n = std::min<size_t>(1, parameters.size());
-  int64_t bytes = n ? bytes_of(parameters[0]) : 0;
-  while (n < parameters.size() && bytes + bytes_of(parameters[n]) <= last_bucket_bytes)
+  size_t n = 0;
+  int64_t bytes = 0;
+  while (n < parameters.size() &&
+         (bytes == 0 || bytes + bytes_of(parameters[n]) <= last_bucket_bytes))
     bytes += bytes_of(parameters[n++]);
   return n;
 }
 
-// Cuts a bucket of `total` elements into parts at starts of cells, each as near as possible below
-// its even share.
+// Cuts a bucket of `total` elements into parts, each at the first start of a cell that is not
+// before its even share.
 void cut(Bucket& bucket, const std::vector<NamedTensor>& parameters, int64_t total, int ranks) {
   bucket.edges.assign(1, 0);
   bucket.parts.assign(ranks, {});
@@ -73,7 +74,8 @@ std::vector<Bucket> plan_buckets(const std::vector<NamedTensor>& parameters, int
     const int64_t size = aligned(parameters[i].tensor.numel());
     if (size == 0) continue;
     const bool full = (filled + size) * static_cast<int64_t>(sizeof(float)) > bucket_bytes;
-    if (filled > 0 && (full || i + 1 == last)) close();
+    const bool last_begins = filled > 0 && i < last && buckets.back().members[0].parameter >= last;
+    if (filled > 0 && (full || last_begins)) close();
     if (filled == 0) buckets.emplace_back();
     buckets.back().members.push_back({i, filled});
     filled += size;

@@ -135,6 +135,16 @@ TEST(PlanBuckets, WhatArrivesLastIsSmall) {
   EXPECT_EQ(checked_plan({quarter, quarter, quarter}, 100 * mib, 3).size(), 1u);
 }
 
+TEST(PlanBuckets, WhatArrivesLastIsSmallBesideEmptyParameters) {
+  const int64_t quarter = mib / 16;
+  auto buckets = checked_plan({quarter, 0, 8 * quarter}, 100 * mib, 2);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[1].members[0].parameter, 0u);
+  buckets = checked_plan({0, 8 * quarter, quarter}, 100 * mib, 2);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[1].members[0].parameter, 1u);
+}
+
 TEST(PlanBuckets, NothingToSend) {
   for (int ranks = 1; ranks <= 3; ++ranks) {
     EXPECT_TRUE(checked_plan({}, mib, ranks).empty());
