@@ -9,8 +9,11 @@ namespace lockstep {
 
 namespace {
 
-std::string_view text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+// Lines, the last of which ends like the others.
+std::string text_of(const std::vector<std::byte>& bytes) {
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return text;
 }
 
 std::string_view line_at(std::string_view text, size_t at) {
@@ -23,9 +26,9 @@ std::string_view line_at(std::string_view text, size_t at) {
 
 void check_same(Communicator& communicator, std::string_view what, const std::string& lines) {
   const auto all = communicator.all_gather_bytes(std::as_bytes(std::span(lines)));
-  const std::string_view first = text_of(all[0]);
+  const std::string first = text_of(all[0]);
   for (int r = 1; r < communicator.size(); ++r) {
-    const std::string_view other = text_of(all[r]);
+    const std::string other = text_of(all[r]);
     if (other == first) continue;
     const size_t at =
         std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin();

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Collective. Exit::config if `lines` is not the same text on all ranks; the error, the same on
+// Collective. Exit::config if `lines` are not the same on all ranks; the error, the same on
 // every rank, names `what`, the first rank that differs from rank 0, and the first line that
 // differs.
 void check_same(Communicator& communicator, std::string_view what, const std::string& lines);

@@ -62,6 +62,12 @@ TEST(CheckSame, LinesThatOneRankLacks) {
   expect_difference([](int rank) { return rank == 1 ? "" : "a\nb\n"; }, 1, "(nothing)", "a");
 }
 
+TEST(CheckSame, TheLastLineNeedsNoEnd) {
+  expect_difference([](int rank) { return rank == 1 ? "a\nb" : "a"; }, 1, "b", "(nothing)");
+  expect_difference([](int rank) { return rank == 1 ? "a" : "a\nb"; }, 1, "(nothing)", "b");
+  expect_difference([](int rank) { return rank == 1 ? "ab" : "a"; }, 1, "ab", "a");
+}
+
 TEST(DescribeWithHashes, NamesTypesAndShapes) {
   const std::string lines = describe_with_hashes(two_weights());
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
