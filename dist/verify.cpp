@@ -40,8 +40,10 @@ void check_same(Communicator& communicator, std::string_view what, const std::st
 
 std::string describe_with_hashes(std::span<const NamedTensor> tensors) {
   std::string lines;
-  for (const auto& [name, t] : tensors)
+  for (const auto& [name, t] : tensors) {
+    check(t.contiguous(), "[verify] '{}' {} is not contiguous", name, to_string(t));
     lines += fmt::format("{} {} {:016x}\n", name, to_string(t), XXH3_64bits(t.raw(), t.bytes()));
+  }
   return lines;
 }
 

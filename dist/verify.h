@@ -18,7 +18,7 @@ namespace lockstep {
 // differs.
 void check_same(Communicator& communicator, std::string_view what, const std::string& lines);
 
-// One line per tensor: name, type, shape, and the xxHash3 of its bytes (contiguous tensors).
+// One line per tensor: name, type, shape, and the xxHash3 of its bytes (contiguous tensors only).
 std::string describe_with_hashes(std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep

@@ -100,5 +100,11 @@ TEST(DescribeWithHashes, OfNothing) {
   EXPECT_TRUE(describe_with_hashes(empty).starts_with("none f32[0] "));
 }
 
+TEST(DescribeWithHashes, RefusesViewsWithGaps) {
+  const std::vector<NamedTensor> weights = {{"wte", two_weights()[0].tensor.transposed()}};
+  EXPECT_ERROR(describe_with_hashes(weights), Exit::internal,
+               "[verify] 'wte' f32[3, 2] is not contiguous");
+}
+
 }  // namespace
 }  // namespace lockstep
