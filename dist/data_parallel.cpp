@@ -144,6 +144,9 @@ class Bucketed : public DataParallelBase {
     for (Bucket& plan : plan_buckets(parameters_, bytes, communicator.size()))
       buckets_.push_back(std::make_shared<Flight>(std::move(plan)));
     for (size_t b = 0; b < buckets_.size(); ++b) bind(b);
+    CategoryScope scope(Category::gradients);
+    for (size_t i = 0; i < count(); ++i)  // parameters without elements are in no bucket
+      if (elements(i) == 0) gradients_[i] = Tensor::empty(parameters_[i].tensor.shape());
     place_norms();
   }
 

@@ -187,6 +187,26 @@ TEST(DataParallel, MicroStepsMayLackABackwardPass) {
       few);
 }
 
+TEST(DataParallel, ParametersMayBeEmpty) {
+  on_worlds(
+      [](Communicator& c) {
+        for (const DistConfig& config : all_configs()) {
+          const auto parameters = parameters_of({5, 0, 7});
+          const auto exchange = make_data_parallel(config, c, parameters);
+          for (int step = 0; step < 2; ++step) {
+            exchange->begin_micro_step(0, 1);
+            give(parameters, {0, 2});
+            EXPECT_DOUBLE_EQ(exchange->finish().norm, c.size() * std::sqrt(12.0));
+            EXPECT_EQ(exchange->gradient(1).numel(), 0);
+          }
+          const auto nothing = make_data_parallel(config, c, {});
+          nothing->begin_micro_step(0, 1);
+          EXPECT_EQ(nothing->finish().norm, 0.0);
+        }
+      },
+      few);
+}
+
 // Notes what is started, and passes it on.
 class Recorder : public Communicator {
  public:
