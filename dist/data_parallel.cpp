@@ -139,7 +139,8 @@ class Bucketed : public DataParallelBase {
            std::vector<NamedTensor> parameters)
       : DataParallelBase(communicator, std::move(parameters)),
         overlap_(config.overlap),
-        gradients_(count()) {
+        gradients_(count()),
+        arrived_(count()) {
     const auto bytes = static_cast<int64_t>(config.bucket_mb * (1 << 20));
     for (Bucket& plan : plan_buckets(parameters_, bytes, communicator.size()))
       buckets_.push_back(std::make_shared<Flight>(std::move(plan)));
@@ -154,6 +155,7 @@ class Bucketed : public DataParallelBase {
     last_micro_ = micro + 1 == micro_steps;
     if (micro > 0) return;
     launched_ = 0;
+    arrived_.assign(count(), false);
     for (auto& flight : buckets_) {
       flight->missing = flight->plan.members.size();
       communicator_.reclaim(flight->window).wait();
@@ -209,7 +211,7 @@ class Bucketed : public DataParallelBase {
       gradients_[i] = Tensor::over(storage, offset, parameters_[i].tensor.shape(), DType::f32);
       leaf(i).release_grad();
       leaf(i).bind_grad = [gradient = gradients_[i]] { return gradient; };
-      leaf(i).on_grad_ready.push_back([this, b] { arrive(b); });
+      leaf(i).on_grad_ready.push_back([this, i, b] { arrive(i, b); });
     }
     for (const CellRun& run : flight.plan.parts[communicator_.rank()])
       flight.my_cells.emplace_back(Tensor::over(storage, run.offset, {run.elements}, DType::f32),
@@ -238,8 +240,16 @@ class Bucketed : public DataParallelBase {
     return Allocator::current().adopt(window->mine().data(), window->bytes(), category, window);
   }
 
-  void arrive(size_t b) {
-    if (!last_micro_ || !overlap_) return;
+  // A leaf that was reached without a contribution is left to finish(), which fills it.
+  void arrive(size_t i, size_t b) {
+    if (!last_micro_ || !leaf(i).has_grad()) return;
+    if (arrived_[i])
+      fail(Exit::internal,
+           "[data_parallel] a second backward pass reached '{}' in the last micro step; call "
+           "begin_micro_step before each",
+           parameters_[i].name);
+    arrived_[i] = true;
+    if (!overlap_) return;
     buckets_[b]->missing--;
     while (launched_ < buckets_.size() && buckets_[launched_]->missing == 0) launch(launched_);
   }
@@ -279,6 +289,7 @@ class Bucketed : public DataParallelBase {
   const bool overlap_;
   std::vector<std::shared_ptr<Flight>> buckets_;
   std::vector<Tensor> gradients_;  // by parameter, views of the buckets
+  std::vector<bool> arrived_;      // by parameter, in the last micro step
   WindowPtr norm_window_;
   bool last_micro_ = false;
   size_t launched_ = 0;

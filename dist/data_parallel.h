@@ -31,7 +31,7 @@ class DataParallel {
   virtual ~DataParallel() = default;
 
   // Before each backward pass of a step, micro = 0, 1, .., count - 1. Gradients of the micro steps
-  // are summed locally; communication belongs to the last.
+  // are summed locally; communication belongs to the last, so it has one backward pass at most.
   virtual void begin_micro_step(int64_t micro, int64_t count) = 0;
 
   // After the last backward pass: returns when every gradient() is the sum over ranks of the

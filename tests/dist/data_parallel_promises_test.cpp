@@ -164,6 +164,32 @@ TEST(DataParallel, AParameterMayBeUnusedOnSomeRanksOnly) {
       few);
 }
 
+// A region's parameter that its function does not use this time is reached, but gets nothing.
+TEST(DataParallel, AParameterThatIsReachedWithoutAContributionCountsAsZero) {
+  on_worlds(
+      [](Communicator& c) {
+        for (const DistConfig& config : all_configs()) {
+          const auto parameters = parameters_of({5, 5});
+          const Tensor a = parameters[0].tensor, b = parameters[1].tensor;
+          const auto exchange = make_data_parallel(config, c, parameters);
+          for (int step = 0; step < 4; ++step) {
+            Tensor x = Tensor::zeros({5});
+            backend().fill(x, 2);
+            exchange->begin_micro_step(0, 1);
+            backward(
+                sum(recompute(x.set_requires_grad(true), std::vector{a, b}, [&](const Tensor& x) {
+                  return step % 2 ? mul(x, a) : add(mul(x, a), mul(x, b));
+                })));
+            exchange->finish();
+            expect_gradient(*exchange, 0, 2 * c.size());
+            expect_gradient(*exchange, 1, step % 2 ? 0 : 2 * c.size());
+          }
+          EXPECT_TRUE(exchange->unused().empty());
+        }
+      },
+      few);
+}
+
 TEST(DataParallel, MicroStepsMayLackABackwardPass) {
   on_worlds(
       [](Communicator& c) {
@@ -205,6 +231,23 @@ TEST(DataParallel, ParametersMayBeEmpty) {
         }
       },
       few);
+}
+
+// Its gradients would be written where peers already read.
+TEST(DataParallel, RefusesASecondBackwardPassInTheLastMicroStep) {
+  for (const std::vector<size_t>& second : {std::vector<size_t>{0, 1}, std::vector<size_t>{1}}) {
+    EXPECT_ERROR(run_local(2, {.timeout_s = 20},
+                           [&](Communicator& c) {
+                             const auto parameters = parameters_of({5, 5});
+                             const auto exchange = make_data_parallel(bucketed(), c, parameters);
+                             exchange->begin_micro_step(0, 1);
+                             give(parameters, {0, 1});
+                             give(parameters, second);
+                           }),
+                 Exit::internal,
+                 "[data_parallel] a second backward pass reached 'p1' in the last micro step; call "
+                 "begin_micro_step before each");
+  }
 }
 
 // Notes what is started, and passes it on.
