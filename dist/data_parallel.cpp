@@ -12,7 +12,6 @@
 #include "core/backend.h"
 #include "core/parallel.h"
 #include "dist/buckets.h"
-#include "dist/tree_sum.h"
 #include "optim/schedule.h"
 
 namespace lockstep {
@@ -143,12 +142,17 @@ class Bucketed : public DataParallelBase {
         arrived_(count()) {
     const auto bytes = static_cast<int64_t>(config.bucket_mb * (1 << 20));
     for (Bucket& plan : plan_buckets(parameters_, bytes, communicator.size()))
-      buckets_.push_back(std::make_shared<Flight>(std::move(plan)));
+      buckets_.push_back(std::make_unique<Flight>(std::move(plan)));
     for (size_t b = 0; b < buckets_.size(); ++b) bind(b);
     CategoryScope scope(Category::gradients);
     for (size_t i = 0; i < count(); ++i)  // parameters without elements are in no bucket
       if (elements(i) == 0) gradients_[i] = Tensor::empty(parameters_[i].tensor.shape());
     place_norms();
+  }
+
+  ~Bucketed() override {
+    for (size_t b = 0; b < launched_; ++b) settle(buckets_[b]->work);
+    for (size_t i = 0; i < count(); ++i) unbind(leaf(i));
   }
 
   void begin_micro_step(int64_t micro, int64_t micro_steps) override {
@@ -186,8 +190,7 @@ class Bucketed : public DataParallelBase {
   void release() override {}
 
  private:
-  // A bucket and its way through a step. Shared with its operation, which an error may leave
-  // behind.
+  // A bucket and its way through a step.
   struct Flight {
     explicit Flight(Bucket plan) : plan(std::move(plan)) {}
     const Bucket plan;
@@ -196,6 +199,18 @@ class Bucketed : public DataParallelBase {
     size_t missing = 0;  // members whose gradient has not arrived in the last micro step
     Work work;
     Clock::time_point arrived;  // the last rank's part was there; written before work is done
+  };
+
+  // What hangs on a leaf, typed so that it can be told from what others hang there.
+  struct Binding {
+    const Bucketed* owner;
+    Tensor gradient;
+    Tensor operator()() const { return gradient; }
+  };
+  struct Arrival {
+    Bucketed* owner;
+    size_t parameter, bucket;
+    void operator()() const { owner->arrive(parameter, bucket); }
   };
 
   // Makes the bucket's memory the gradients' memory.
@@ -210,12 +225,34 @@ class Bucketed : public DataParallelBase {
     for (const auto& [i, offset] : flight.plan.members) {
       gradients_[i] = Tensor::over(storage, offset, parameters_[i].tensor.shape(), DType::f32);
       leaf(i).release_grad();
-      leaf(i).bind_grad = [gradient = gradients_[i]] { return gradient; };
-      leaf(i).on_grad_ready.push_back([this, i, b] { arrive(i, b); });
+      leaf(i).bind_grad = Binding{this, gradients_[i]};
+      leaf(i).on_grad_ready.push_back(Arrival{this, i, b});
     }
     for (const CellRun& run : flight.plan.parts[communicator_.rank()])
       flight.my_cells.emplace_back(Tensor::over(storage, run.offset, {run.elements}, DType::f32),
                                    Tensor());
+  }
+
+  // A successor may have bound the leaf already.
+  void unbind(Leaf& leaf) {
+    std::erase_if(leaf.on_grad_ready, [this](const auto& hook) {
+      const auto* arrival = hook.template target<Arrival>();
+      return arrival && arrival->owner == this;
+    });
+    const auto* binding = leaf.bind_grad.target<Binding>();
+    if (!binding || binding->owner != this) return;
+    leaf.bind_grad = nullptr;
+    leaf.release_grad();
+  }
+
+  // The communication thread may be at work on my memory. It must not own that memory either, which
+  // belongs to the rank's allocator and could not outlive it. What went wrong there is known
+  // already, or is about to be: a destructor has no one to tell.
+  static void settle(const Work& work) {
+    try {
+      work.wait();
+    } catch (const std::exception&) {
+    }
   }
 
   // One double per cell, in the part of the rank that owns the cell.
@@ -255,12 +292,12 @@ class Bucketed : public DataParallelBase {
   }
 
   void launch(size_t b) {
-    const auto combine = [flight = buckets_[b]](auto views, auto outs) {
-      flight->arrived = Clock::now();
+    Flight& flight = *buckets_[b];
+    flight.work = communicator_.all_reduce(flight.window, [&flight](auto views, auto outs) {
+      flight.arrived = Clock::now();
       sum_floats(views, outs);
-      measure_cells(*flight);
-    };
-    buckets_[b]->work = communicator_.all_reduce(buckets_[b]->window, combine);
+      measure_cells(flight);
+    });
     launched_++;
   }
 
@@ -287,7 +324,7 @@ class Bucketed : public DataParallelBase {
   }
 
   const bool overlap_;
-  std::vector<std::shared_ptr<Flight>> buckets_;
+  std::vector<std::unique_ptr<Flight>> buckets_;
   std::vector<Tensor> gradients_;  // by parameter, views of the buckets
   std::vector<bool> arrived_;      // by parameter, in the last micro step
   WindowPtr norm_window_;

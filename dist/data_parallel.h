@@ -28,6 +28,7 @@ struct GradientReport {
 
 class DataParallel {
  public:
+  // The leaves forget it. Waits for what was launched, because peers still count on it.
   virtual ~DataParallel() = default;
 
   // Before each backward pass of a step, micro = 0, 1, .., count - 1. Gradients of the micro steps

@@ -417,6 +417,65 @@ TEST(DataParallelMemory, BackwardWritesIntoTheBuckets) {
   });
 }
 
+TEST(DataParallelLife, NothingIsLeftBehind) {
+  on_worlds_with_allocators([](Communicator& c) {
+    const auto parameters = parameters_of({5, 9000, 77});
+    for (const DistConfig& config : all_configs()) {
+      int others = 0;
+      parameters[0].tensor.leaf().on_grad_ready = {[&others] { ++others; }};
+      auto exchange = make_data_parallel(config, c, parameters);
+      exchange->begin_micro_step(0, 1);
+      give(parameters, all_of(parameters));
+      exchange->finish();
+      exchange.reset();
+      if (config.reducer == "bucketed") {
+        EXPECT_EQ(gradient_bytes(), 0);
+      }
+      for (const auto& [name, tensor] : parameters) {
+        EXPECT_FALSE(tensor.leaf().bind_grad);
+        EXPECT_EQ(tensor.leaf().on_grad_ready.size(), name == "p0" ? 1u : 0u);
+        tensor.leaf().release_grad();
+      }
+      give(parameters, all_of(parameters), 3);
+      EXPECT_EQ(others, 2);
+      EXPECT_EQ(parameters[1].tensor.grad().to_vector<float>(), std::vector<float>(9000, 3.0f));
+      for (const auto& [name, tensor] : parameters) tensor.leaf().release_grad();
+    }
+  });
+}
+
+// As `exchange = make_data_parallel(..)` does: the old one goes when the new one is there.
+TEST(DataParallelLife, ASuccessorTakesOver) {
+  on_worlds_with_allocators([](Communicator& c) {
+    const auto parameters = parameters_of({5, 9000, 77});
+    std::unique_ptr<DataParallel> exchange;
+    for (const DistConfig& config : {bucketed(), naive(), bucketed(25), bucketed(0.001, false)}) {
+      exchange = make_data_parallel(config, c, parameters);
+      for (int step = 1; step < 3; ++step) {
+        exchange->begin_micro_step(0, 1);
+        give(parameters, all_of(parameters), step);
+        exchange->finish();
+        for (size_t i = 0; i < 3; ++i) expect_gradient(*exchange, i, step * c.size());
+      }
+    }
+  });
+}
+
+// As when an error ends a step: the communication thread still works on what was launched.
+TEST(DataParallelLife, MayEndWithBucketsUnderWay) {
+  on_worlds_with_allocators([](Communicator& c) {
+    for (int trial = 0; trial < 5; ++trial) {
+      const auto parameters = parameters_of({50'000, 50'000});
+      auto exchange = make_data_parallel(bucketed(), c, parameters);
+      exchange->begin_micro_step(0, 1);
+      if (c.rank() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      give(parameters, all_of(parameters));
+      exchange.reset();
+      EXPECT_EQ(gradient_bytes(), 0);
+    }
+  });
+}
+
 TEST(DataParallelCost, WireBytesAreThoseOfARing) {
   on_worlds([](Communicator& c) {
     const int64_t n = c.size(), elements = n * 2 * cell_size;
