@@ -20,10 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_between(Clock::time_point from, Clock::time_point to) {
-  return std::max(0.0, std::chrono::duration<double, std::milli>(to - from).count());
-}
-
 // What both forms share: the parameters, the bookkeeping of micro steps, the norm.
 class DataParallelBase : public DataParallel {
  public:
@@ -96,15 +92,12 @@ class Naive : public DataParallelBase {
       }
       Tensor& gradient = gradients_[i] = leaf(i).grad;
       fill_missing(i, gradient);
-      const auto start = Clock::now();
-      all_reduce(windows_[i], gradient);
-      report.exposed_ms += ms_between(start, Clock::now());
+      all_reduce(windows_[i], gradient, report);
       report.wire_bytes += wire_bytes(*windows_[i]);
       Tensor cells = Tensor::empty({std::ssize(norms_[i])}, DType::f64);
       backend().cell_norms(gradient, cells);
       norms_[i] = cells.to_vector<double>();
     }
-    report.comm_ms = report.exposed_ms;
     finish_norm(report);
     return report;
   }
@@ -113,10 +106,20 @@ class Naive : public DataParallelBase {
   void release() override {}
 
  private:
-  void all_reduce(const WindowPtr& window, Tensor& gradient) {
+  void all_reduce(const WindowPtr& window, Tensor& gradient, GradientReport& report) {
     communicator_.reclaim(window).wait();
     std::memcpy(window->mine().data(), gradient.raw(), gradient.bytes());
-    all_reduce_floats(communicator_, window).wait();
+    const auto start = Clock::now();
+    Clock::time_point arrived;
+    const Work work = communicator_.all_reduce(window, [&arrived](auto views, auto outs) {
+      arrived = Clock::now();
+      sum_floats(views, outs);
+    });
+    work.wait();
+    const CommTimes times = comm_times(start, Clock::now(), {{arrived, work.timing().finished}});
+    report.comm_ms += times.comm_ms;
+    report.exposed_ms += times.exposed_ms;
+    report.wait_ms += times.wait_ms;
     std::memcpy(gradient.raw(), window->mine().data(), gradient.bytes());
   }
   int64_t wire_bytes(const Window& window) const {
@@ -170,17 +173,19 @@ class Bucketed : public DataParallelBase {
 
   GradientReport finish() override {
     for (size_t i = 0; i < count(); ++i) fill_missing(i, gradients_[i]);
+    const auto start = Clock::now();
     while (launched_ < buckets_.size()) launch(launched_);
     GradientReport report;
-    const auto start = Clock::now();
+    std::vector<CommSpan> spans;
     for (auto& flight : buckets_) {
       flight->work.wait();
-      report.comm_ms += ms_between(flight->arrived, flight->work.timing().finished);
-      report.wait_ms = std::max(report.wait_ms, ms_between(start, flight->arrived));
+      spans.push_back({flight->arrived, flight->work.timing().finished});
       report.wire_bytes += wire_bytes(*flight->window);
     }
-    communicator_.gather(norm_window_).wait();
-    report.exposed_ms = ms_between(start, Clock::now());
+    const Work norms = communicator_.gather(norm_window_);
+    norms.wait();
+    spans.push_back({norms.timing().arrived, norms.timing().finished});
+    static_cast<CommTimes&>(report) = comm_times(start, Clock::now(), std::move(spans));
     collect_norms();
     finish_norm(report);
     return report;

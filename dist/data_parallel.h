@@ -10,19 +10,17 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "dist/comm_times.h"
 #include "dist/communicator.h"
 #include "dist/config.h"
 
 namespace lockstep {
 
 // What a step's exchange found and cost on this rank.
-struct GradientReport {
-  double norm =
-      0;  // 2-norm of the mean gradient over all parameters; not finite if any element is not
+struct GradientReport : CommTimes {
+  // 2-norm of the mean gradient over all parameters; not finite if any element is not.
+  double norm = 0;
   std::string non_finite;  // the first parameter, in order, with a non-finite gradient; else empty
-  double comm_ms = 0;  // communicating: from the moment the last rank's part of a bucket was there
-  double exposed_ms = 0;   // of finish() that was spent waiting for communication or peers
-  double wait_ms = 0;      // of exposed_ms, the part in which a slower rank's gradient was awaited
   int64_t wire_bytes = 0;  // gradient bytes this rank sent to others
 };
 
