@@ -1,0 +1,28 @@
+#!/bin/bash
+# All-reduce of 25 MB and 100 MB between 2 ranks of this host, Lockstep's beside MPI_Allreduce, in K
+# launches. Markdown on stdout, progress on stderr.
+#   tests/bench/allreduce.sh [--repeat K=5] [--iters N=20] > FILE
+set -euo pipefail
+call="$0 $*"
+repeat=5 iters=20
+# shellcheck source=tests/bench/common.sh
+source "$(dirname "$0")/common.sh"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --repeat) repeat=${2:-}; positive "$repeat" "$1" ;;
+    --iters) iters=${2:-}; positive "$iters" "$1" ;;
+    *) usage >&2; exit 64 ;;
+  esac
+  shift 2
+done
+need_trainer
+
+echo "## All-reduce within a host"
+report machine
+echo "- command: \`$call\`"
+echo
+for round in $(seq "$repeat"); do
+  report run "$results" round="$round" -- mpirun -q --bind-to none -np 2 "$trainer" bench comm -b 25M -e 100M \
+    -f 4 -n "$iters"
+done
+report allreduce "$results"

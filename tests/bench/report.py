@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""What the scripts of this folder share: run a command and keep its figures, describe the machine,
+and make tables of pairs. Standard library only.
+
+    report.py run FILE KEY=VALUE... -- COMMAND   runs it with --json; appends one line to FILE
+    report.py machine                            processor, commit, date, as markdown
+    report.py settings FILE MODEL                PyTorch's settings worth more rounds, one per line
+    report.py compare|scaling|allreduce FILE     the table, as markdown
+"""
+import datetime
+import json
+import os
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def run(path, *words):
+    split = words.index("--")
+    tags = dict(word.split("=", 1) for word in words[:split])
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [*words[split + 1:], "--json", file.name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{done.stdout}\nexit code {done.returncode}: {' '.join(command)}")
+        result = json.load(open(file.name))
+    # Of the largest process below this one: what the whole program held, not only its tensors.
+    rss = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with open(path, "a") as out:
+        out.write(json.dumps({"tags": tags, "rss": rss, "result": result}) + "\n")
+    rate = result.get("tokens_per_s", {}).get("median")
+    print(" ".join(words[:split]), f"{rate:.0f} tokens/s" if rate else "", file=sys.stderr)
+
+
+def read(path, **wanted):
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
+    return [x for x in lines if all(x["tags"].get(k) == v for k, v in wanted.items())]
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        cpu = dict(re.findall(r"(\S[^\t\n]*?)\s*: (.*)", file.read()))
+    flags = cpu.get("flags", "").split()
+    isa = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags]
+    name = f"{cpu.get('model name', platform.machine())}, model {cpu.get('model', 'unknown')}"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+    def git(*arguments):
+        return subprocess.run(["git", "-C", os.path.dirname(os.path.abspath(__file__)), *arguments],
+                              capture_output=True, text=True).stdout.strip()
+    changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    print(f"- machine: {name}, {os.cpu_count()} cores, {memory:.0f} GB; {' '.join(isa)}")
+    print(f"- load when it began: {os.getloadavg()[0]:.1f} (numbers count below 0.5)")
+    print(f"- commit: {git('rev-parse', '--short', 'HEAD')}{changed}")
+    print(f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC")
+
+
+def rate(entry):
+    return entry["result"]["tokens_per_s"]["median"]
+
+
+def spread(values, digits):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def median(values):
+    return statistics.median(list(values))
+
+
+def setting(entry):
+    return tuple(entry["tags"][k] for k in ("precision", "mode", "threads", "core"))
+
+
+# The rows of the comparison: fp32 twice, as OpenBLAS guesses the processor and as it is told.
+ROWS = (("fp32", "guessed"), ("fp32", "told"), ("bf16", "guessed"))
+
+
+def settings(path, model):
+    """Of each row, the settings that were within 10 % of its best in round 0."""
+    for precision, core in ROWS:
+        tried = read(path, who="pytorch", model=model, round="0", precision=precision, core=core)
+        for entry in tried:
+            if rate(entry) >= 0.9 * max(map(rate, tried)):
+                print(*setting(entry))
+
+
+def compare(path):
+    print("Tokens/s: median over rounds. Ratio: Lockstep's of a round over that of PyTorch's best "
+          "setting in the same round;\nmedian (least to largest). Memory: peak resident set of the "
+          "process; in brackets the peak of Lockstep's allocator.\n")
+    print("| model | precision | Lockstep | PyTorch | ratio | MFU | memory, MB | PyTorch's, MB "
+          "| PyTorch's setting |\n|---|---|---|---|---|---|---|---|---|")
+    models = dict.fromkeys(x["tags"]["model"] for x in read(path))
+    for model in models:
+        for precision, core in ROWS:
+            ours = read(path, who="lockstep", model=model, precision=precision)
+            rounds = dict.fromkeys(x["tags"]["round"] for x in ours)
+            theirs = read(path, who="pytorch", model=model, precision=precision, core=core)
+            theirs = [x for x in theirs if x["tags"]["round"] in rounds]
+            if not ours or not theirs:
+                continue
+            best = {r: max((x for x in theirs if x["tags"]["round"] == r), key=rate) for r in rounds}
+            ratios = [rate(x) / rate(best[x["tags"]["round"]]) for x in ours]
+            used = statistics.mode(setting(x)[1:3] for x in best.values())
+            blas = f", {best[next(iter(rounds))]['result']['blas']}" if precision == "fp32" else ""
+            print(f"| {model} | {precision} | {median(map(rate, ours)):.0f} "
+                  f"| {median(map(rate, best.values())):.0f} | {spread(ratios, 2)} "
+                  f"| {median(x['result']['mfu']['median'] for x in ours):.3f} "
+                  f"| {1e-6 * median(x['rss'] for x in ours):.0f} "
+                  f"({1e-6 * median(x['result']['memory']['total']['peak'] for x in ours):.0f}) "
+                  f"| {1e-6 * median(x['rss'] for x in best.values()):.0f} "
+                  f"| {used[0]}, {used[1]} threads{blas} |")
+    print("\nPyTorch's settings, round 0:\n\n| model | parameters | threads | OpenBLAS's core type | tokens/s "
+          "|\n|---|---|---|---|---|")
+    for x in read(path, who="pytorch", round="0"):
+        t = x["tags"]
+        print(f"| {t['model']} | {t['mode']} | {t['threads']} | {x['result']['blas']}, {t['core']} "
+              f"| {rate(x):.0f} |")
+
+
+def scaling(path):
+    print("Efficiency: tokens/s of 2 ranks over twice that of 1 rank, pair by pair; median (least to "
+          "largest).\n\n| program | precision | pairs | 1 rank | 2 ranks | efficiency |\n"
+          "|---|---|---|---|---|---|")
+    for who in ("lockstep", "pytorch"):
+        for precision in ("fp32", "bf16"):
+            one, two = (read(path, who=who, precision=precision, ranks=n) for n in "12")
+            if not one:
+                continue
+            pairs = [rate(b) / (2 * rate(a)) for a, b in
+                     zip(*(sorted(x, key=lambda e: int(e["tags"]["round"])) for x in (one, two)))]
+            print(f"| {who} | {precision} | {len(pairs)} | {median(map(rate, one)):.0f} "
+                  f"| {median(map(rate, two)):.0f} | {spread(pairs, 3)} |")
+
+
+def allreduce(path):
+    print("Bus bandwidth in GB/s between 2 ranks of this host: median over repetitions; ratio: median "
+          "(least to largest).\n\n| MB | repetitions | Lockstep | MPI_Allreduce | ratio | wrong |\n"
+          "|---|---|---|---|---|---|")
+    sizes = {}
+    for entry in read(path):
+        for row in entry["result"]["rows"]:
+            if row["collective"] == "all_reduce":
+                sizes.setdefault(row["bytes"], []).append(row)
+    if not sizes:
+        raise SystemExit(f"report.py: no all_reduce rows in {path}")
+    for size, rows in sizes.items():
+        ratios = [r["ours"]["busbw"] / r["mpi"]["busbw"] for r in rows]
+        print(f"| {size / 2**20:.0f} | {len(rows)} | {median(r['ours']['busbw'] for r in rows):.2f} "
+              f"| {median(r['mpi']['busbw'] for r in rows):.2f} | {spread(ratios, 2)} "
+              f"| {sum(r['ours']['wrong'] for r in rows)} |")
+
+
+if __name__ == "__main__":
+    commands = {f.__name__: f for f in (run, machine, settings, compare, scaling, allreduce)}
+    if len(sys.argv) < 2 or sys.argv[1] not in commands:
+        raise SystemExit(__doc__)
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Weak scaling on bench-small: pairs of 1 rank and 2 ranks, one thread on one core each, fp32 and bf16.
+# PyTorch's DDP over gloo in the same run. Markdown on stdout, progress on stderr.
+#   tests/bench/scaling.sh [--pairs K=15] [--pytorch-pairs K=5] [--steps N=10] > FILE
+set -euo pipefail
+call="$0 $*"
+pairs=15 pytorch_pairs=5 steps=10
+# shellcheck source=tests/bench/common.sh
+source "$(dirname "$0")/common.sh"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --pairs) pairs=${2:-}; positive "$pairs" "$1" ;;
+    --pytorch-pairs) pytorch_pairs=${2:-}; [ "$pytorch_pairs" = 0 ] || positive "$pytorch_pairs" "$1" ;;
+    --steps) steps=${2:-}; positive "$steps" "$1" ;;
+    *) usage >&2; exit 64 ;;
+  esac
+  shift 2
+done
+need_trainer
+[ "$pytorch_pairs" = 0 ] || need_pytorch
+
+run_lockstep() { # ROUND PRECISION RANKS
+  local launch=(taskset -c 0)
+  [ "$3" = 1 ] || launch=(mpirun -q --map-by core --bind-to core -np "$3")
+  report run "$results" who=lockstep round="$1" precision="$2" ranks="$3" -- "${launch[@]}" "$trainer" \
+    bench step --config "$root/configs/bench-small.json" --set train.threads=1 \
+    --set train.precision="$2" --steps "$steps"
+}
+run_pytorch() { # ROUND PRECISION RANKS; gloo cannot sum bf16 gradients, autocast has fp32 ones
+  local mode=fp32
+  [ "$2" = fp32 ] || mode=autocast
+  report run "$results" who=pytorch round="$1" precision="$2" ranks="$3" -- \
+    env OPENBLAS_CORETYPE="$(best_core)" /usr/bin/python3 "$here/pytorch_ddp.py" --ranks "$3" \
+    --precision "$mode" --steps "$steps"
+}
+
+echo "## Weak scaling"
+report machine
+echo "- command: \`$call\`"
+echo
+for round in $(seq "$((pairs > pytorch_pairs ? pairs : pytorch_pairs))"); do
+  order=(1 2)
+  ((round % 2)) || order=(2 1)
+  for precision in fp32 bf16; do
+    if ((round <= pairs)); then
+      for ranks in "${order[@]}"; do run_lockstep "$round" "$precision" "$ranks"; done
+    fi
+    if ((round <= pytorch_pairs)); then
+      for ranks in "${order[@]}"; do run_pytorch "$round" "$precision" "$ranks"; done
+    fi
+  done
+done
+report scaling "$results"
