@@ -2,16 +2,18 @@
 # Lockstep against PyTorch on the CPU: bench-small on all cores and GPT-2 124M on 2 threads, fp32 and
 # bf16, in one run. Round 0 tries PyTorch's settings; the rounds after it alternate Lockstep and the
 # settings that were best. Markdown on stdout, progress on stderr.
-#   tests/bench/compare.sh [--rounds K=5] [--steps N=10] [--models "bench-small gpt2-124m"] > FILE
+#   tests/bench/compare.sh [--rounds K=5] [--steps N=10] [--pytorch-steps N=5]
+#     [--models "bench-small gpt2-124m"] > FILE
 set -euo pipefail
 call="$0 $*"
-rounds=5 steps=10 models="bench-small gpt2-124m"
+rounds=5 steps=10 pytorch_steps=5 models="bench-small gpt2-124m"
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
 while [ $# -gt 0 ]; do
   case $1 in
     --rounds) rounds=${2:-}; positive "$rounds" "$1" ;;
     --steps) steps=${2:-}; positive "$steps" "$1" ;;
+    --pytorch-steps) pytorch_steps=${2:-}; positive "$pytorch_steps" "$1" ;;
     --models) models=${2:-} ;;
     *) usage >&2; exit 64 ;;
   esac
@@ -43,7 +45,7 @@ run_pytorch() { # MODEL ROUND PRECISION MODE THREADS CORE
   [ "$6" = guessed ] || core=(OPENBLAS_CORETYPE="$(best_core)")
   report run "$results" who=pytorch model="$1" round="$2" precision="$3" mode="$4" threads="$5" core="$6" -- \
     env "${core[@]}" /usr/bin/python3 "$here/pytorch_gpt2.py" --precision "$4" --threads "$5" "${torch[@]}" \
-    --steps "$steps"
+    --warmup 1 --steps "$pytorch_steps"
 }
 run_pytorch_settings() { # MODEL ROUND PRECISION: those of the precision that were best in round 0
   local precision mode threads core

@@ -28,7 +28,7 @@ def launch(ranks):
                            MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
         command = ["taskset", "-c", str(cores[rank]), sys.executable, *sys.argv]
         processes.append(subprocess.Popen(command, env=environment))
-    return max(p.wait() for p in processes)
+    return int(any([p.wait() for p in processes]))
 
 
 def main():

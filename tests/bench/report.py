@@ -65,7 +65,8 @@ def rate(entry):
 
 
 def spread(values, digits):
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    middle, least, most = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
+    return f"{middle} ({least} to {most})"
 
 
 def median(values):
@@ -104,7 +105,8 @@ def compare(path):
             theirs = [x for x in theirs if x["tags"]["round"] in rounds]
             if not ours or not theirs:
                 continue
-            best = {r: max((x for x in theirs if x["tags"]["round"] == r), key=rate) for r in rounds}
+            best = {r: max((x for x in theirs if x["tags"]["round"] == r), key=rate)
+                    for r in rounds}
             ratios = [rate(x) / rate(best[x["tags"]["round"]]) for x in ours]
             used = statistics.mode(setting(x)[1:3] for x in best.values())
             blas = f", {best[next(iter(rounds))]['result']['blas']}" if precision == "fp32" else ""

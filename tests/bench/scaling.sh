@@ -1,16 +1,17 @@
 #!/bin/bash
 # Weak scaling on bench-small: pairs of 1 rank and 2 ranks, one thread on one core each, fp32 and bf16.
 # PyTorch's DDP over gloo in the same run. Markdown on stdout, progress on stderr.
-#   tests/bench/scaling.sh [--pairs K=15] [--pytorch-pairs K=5] [--steps N=10] > FILE
+#   tests/bench/scaling.sh [--pairs K=15] [--pytorch-pairs K=5] [--steps N=10] [--pytorch-steps N=5] > FILE
 set -euo pipefail
 call="$0 $*"
-pairs=15 pytorch_pairs=5 steps=10
+pairs=15 pytorch_pairs=5 steps=10 pytorch_steps=5
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
 while [ $# -gt 0 ]; do
   case $1 in
     --pairs) pairs=${2:-}; positive "$pairs" "$1" ;;
     --pytorch-pairs) pytorch_pairs=${2:-}; [ "$pytorch_pairs" = 0 ] || positive "$pytorch_pairs" "$1" ;;
+    --pytorch-steps) pytorch_steps=${2:-}; positive "$pytorch_steps" "$1" ;;
     --steps) steps=${2:-}; positive "$steps" "$1" ;;
     *) usage >&2; exit 64 ;;
   esac
@@ -31,7 +32,7 @@ run_pytorch() { # ROUND PRECISION RANKS; gloo cannot sum bf16 gradients, autocas
   [ "$2" = fp32 ] || mode=autocast
   report run "$results" who=pytorch round="$1" precision="$2" ranks="$3" -- \
     env OPENBLAS_CORETYPE="$(best_core)" /usr/bin/python3 "$here/pytorch_ddp.py" --ranks "$3" \
-    --precision "$mode" --steps "$steps"
+    --precision "$mode" --warmup 1 --steps "$pytorch_steps"
 }
 
 echo "## Weak scaling"
