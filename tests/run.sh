@@ -1,15 +1,16 @@
 #!/bin/bash
 # The test command: installs what is missing, builds, runs the tests.
 #   tests/run.sh             the quick tests (under 4 minutes on 2 cores once built)
-#   tests/run.sh --all       also the soak tests: kill loops, large matrices, sanitizers
+#   tests/run.sh --all       also the soak tests: kill loops, large matrices
+#   tests/run.sh --sanitizers   also builds of their own under AddressSanitizer, UBSan and ThreadSanitizer
 #   tests/run.sh [--all] -R reducer   further arguments go to ctest
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 labels=(-L quick)
-if [ "${1:-}" = --all ]; then
-  labels=()
-  shift
-fi
+case ${1:-} in
+  --all) labels=(-LE sanitize); shift ;;
+  --sanitizers) labels=(); shift ;;
+esac
 "$root/examples/install.sh"
 echo "building $root/build"
 "$root/examples/build.sh" "$root/build"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds with a sanitizer and runs tests under it: sanitize.sh address,undefined|thread BUILD_FOLDER [ctest arguments].
-# Called as a soak test.
+# Called by the tests with the label sanitize.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 kind=$1 folder=$2
