@@ -38,6 +38,12 @@ class DataParallelBase : public DataParallel {
   size_t count() const { return parameters_.size(); }
   int64_t elements(size_t i) const { return parameters_[i].tensor.numel(); }
 
+  // What an all-reduce sends: to each owner its part, to everyone my part of the result.
+  int64_t wire_bytes(const Window& window) const {
+    const auto mine = static_cast<int64_t>(window.part_bytes(communicator_.rank()));
+    return static_cast<int64_t>(window.bytes()) - mine + mine * (communicator_.size() - 1);
+  }
+
   // No contribution means a gradient of zero.
   void fill_missing(size_t i, Tensor& gradient) {
     if (leaf(i).has_grad()) return;
@@ -122,11 +128,6 @@ class Naive : public DataParallelBase {
     report.wait_ms += times.wait_ms;
     std::memcpy(gradient.raw(), window->mine().data(), gradient.bytes());
   }
-  int64_t wire_bytes(const Window& window) const {
-    const auto mine = static_cast<int64_t>(window.part_bytes(communicator_.rank()));
-    return static_cast<int64_t>(window.bytes()) - mine + mine * (communicator_.size() - 1);
-  }
-
   std::vector<WindowPtr> windows_;  // by parameter
   std::vector<Tensor> gradients_;
 };
@@ -321,11 +322,6 @@ class Bucketed : public DataParallelBase {
           std::copy_n(sums, run.cells, norms_[run.parameter].begin() + run.cell);
           sums += run.cells;
         }
-  }
-
-  int64_t wire_bytes(const Window& window) const {
-    const auto mine = static_cast<int64_t>(window.part_bytes(communicator_.rank()));
-    return static_cast<int64_t>(window.bytes()) - mine + mine * (communicator_.size() - 1);
   }
 
   const bool overlap_;
