@@ -4,6 +4,7 @@
 // decoding gives fp32. Read next: codecs/bf16.cpp, the shortest codec that loses something.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,16 @@ struct CodecRun {
   int64_t elements;
   int64_t first;  // index of the first element in the parameter, a multiple of cell_size
   int64_t row;    // elements per row of the parameter: its last dimension
+
+  int64_t cell_elements(int64_t cell) const {
+    return std::min(cell_size, elements - cell * cell_size);
+  }
 };
+
+// Runs and cells start at multiples of 16 bytes of the wire.
+constexpr size_t wire_aligned(size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
 class Codec {
  public:

@@ -1,86 +1,188 @@
-// Codecs against codecs written here as their definitions say, one element after the other in
-// double precision; and the promises of dist/codec.h, for each row of the table.
+// The promises that dist/codec.h makes for every codec, row by row of the table. What each codec
+// computes is tested in codec_values_test.cpp.
 #include "dist/codec.h"
 
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "core/parallel.h"
 #include "dist/buckets.h"
 #include "tests/core/expect_error.h"
+#include "tests/dist/codec_data.h"
 
 namespace lockstep {
 namespace {
 
-using Floats = std::vector<float>;
-
-constexpr int64_t kRow = 48;  // neither divides a cell nor is divided by it
-const std::vector<int64_t> kSizes = {1, 15, 4095, 4096, 4097, 3 * 4096 + 7};
-
-CodecRun run_of(const Floats& x, int64_t row = kRow) {
-  return {std::ssize(x), 0, row};
-}
-
-struct Encoded {
-  Floats decoded, rest;
-  size_t bytes;
+class EveryCodec : public testing::TestWithParam<const char*> {
+ protected:
+  const std::unique_ptr<Codec> codec_ = make_codec(GetParam(), {});
 };
 
-// What a receiver gets and what the sender keeps. The wire is full of ones before, and so must be
-// what lies behind the capacity afterwards.
-Encoded encoded(const Codec& codec, const CodecRun& run, const Floats& x) {
-  const size_t capacity = codec.capacity(run);
-  EXPECT_EQ(capacity % 16, 0u);
-  std::vector<std::max_align_t> memory(capacity / sizeof(std::max_align_t) + 2);
-  const std::span<std::byte> wire = std::as_writable_bytes(std::span(memory));
-  std::fill(wire.begin(), wire.end(), std::byte{0xff});
-  Encoded result{Floats(x.size()), Floats(x.size()), 0};
-  result.bytes = codec.encode(run, x.data(), wire.data(), result.rest.data());
-  EXPECT_LE(result.bytes, capacity);
-  EXPECT_EQ(result.bytes % 16, 0u);
-  for (size_t i = capacity; i < wire.size(); ++i) EXPECT_EQ(wire[i], std::byte{0xff});
-  for (int64_t cell = 0; cell < cell_count(run.elements); ++cell)
-    codec.decode_cell(run, wire.data(), cell, result.decoded.data() + cell * cell_size);
-  return result;
+std::vector<const char*> names() {
+  std::vector<const char*> all;
+  for (const CodecEntry& entry : codec_table()) all.push_back(entry.name);
+  return all;
 }
 
-Encoded encoded(const std::string& name, const Floats& x) {
-  return encoded(*make_codec(name, {}), run_of(x), x);
-}
+INSTANTIATE_TEST_SUITE_P(Table, EveryCodec, testing::ValuesIn(names()),
+                         [](const auto& info) { return info.param; });
 
-Floats normal(int64_t n, unsigned seed = 1, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> distribution(0, scale);
-  Floats x(n);
-  for (float& value : x) value = distribution(random);
-  return x;
-}
-
-uint32_t bits(float x) {
-  return std::bit_cast<uint32_t>(x);
-}
-
-TEST(Codec, NoneAndBf16RoundTrip) {
-  for (int64_t n : kSizes) {
+// Sent + rest = x: without error where |x - sent| is a float, else within the rounding of both
+// operations. `none` and `rows` leave nothing.
+TEST_P(EveryCodec, WhatIsNotSentIsTheRest) {
+  for (int64_t n : codec_sizes) {
     const Floats x = normal(n);
-    const Encoded none = encoded("none", x), narrow = encoded("bf16", x);
+    const Encoded e = encoded(*codec_, run_of(x), x);
     for (int64_t i = 0; i < n; ++i) {
-      EXPECT_EQ(bits(none.decoded[i]), bits(x[i]));
-      EXPECT_EQ(none.rest[i], 0.0f);
-      EXPECT_EQ(narrow.decoded[i] + narrow.rest[i], x[i]);
-      EXPECT_LE(std::fabs(narrow.rest[i]), std::ldexp(std::fabs(x[i]), -8));
+      ASSERT_EQ(e.rest[i], x[i] - e.decoded[i]) << "element " << i << " of " << n;
+      ASSERT_NEAR(double{e.decoded[i]} + e.rest[i], x[i], unit * std::fabs(e.rest[i]));
+      if (codec_->lossless()) {
+        ASSERT_EQ(bits(e.decoded[i]), bits(x[i]));
+        ASSERT_EQ(bits(e.rest[i]), 0u);
+      }
     }
   }
 }
 
-TEST(Codec, UnknownName) {
+// Everything that was to be sent has been sent in the end, or is the last rest: in each step one
+// sum and one difference are rounded, each by at most `unit` times its result.
+TEST_P(EveryCodec, ErrorFeedbackLosesNothing) {
+  const int64_t n = 2 * cell_size + 100;
+  Floats rest(n), sum(n);
+  std::vector<double> given(n), sent(n), bound(n);
+  for (unsigned step = 0; step < 40; ++step) {
+    const Floats gradient = normal(n, step, step % 3 == 0 ? 1.0f : 1e-3f);
+    for (int64_t i = 0; i < n; ++i) {
+      sum[i] = gradient[i] + rest[i];
+      given[i] += gradient[i];
+    }
+    const Encoded e = encoded(*codec_, run_of(sum), sum);
+    for (int64_t i = 0; i < n; ++i) {
+      sent[i] += e.decoded[i];
+      bound[i] += unit * (std::fabs(sum[i]) + std::fabs(e.rest[i]));
+    }
+    rest = e.rest;
+  }
+  for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(sent[i] + rest[i], given[i], bound[i]);
+}
+
+TEST_P(EveryCodec, ZerosStayZeros) {
+  for (int64_t n : codec_sizes) {
+    const Floats x(n);
+    const Encoded e = encoded(*codec_, run_of(x), x);
+    EXPECT_EQ(e.decoded, x);
+    EXPECT_EQ(e.rest, x);
+  }
+}
+
+TEST_P(EveryCodec, ANonFiniteElementIsSeenInItsCellAndNowhereElse) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const Floats clean = normal(3 * cell_size + 7);
+  const Floats expected = encoded(*codec_, run_of(clean), clean).decoded;
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity})
+    for (int64_t at : {int64_t{0}, cell_size - 1, cell_size + 17, 3 * cell_size + 6}) {
+      Floats x = clean;
+      x[at] = bad;
+      const Floats decoded = encoded(*codec_, run_of(x), x).decoded;
+      bool seen = false;
+      for (int64_t i = 0; i < std::ssize(x); ++i) {
+        if (i / cell_size == at / cell_size)
+          seen = seen || !std::isfinite(decoded[i]);
+        else
+          ASSERT_EQ(bits(decoded[i]), bits(expected[i])) << i;
+      }
+      EXPECT_TRUE(seen) << bad << " at " << at;
+    }
+}
+
+TEST_P(EveryCodec, AllNonFinite) {
+  for (int64_t n : codec_sizes) {
+    const Floats x(n, std::numeric_limits<float>::quiet_NaN());
+    const Floats decoded = encoded(*codec_, run_of(x), x).decoded;
+    for (int64_t begin = 0; begin < n; begin += cell_size)
+      EXPECT_TRUE(std::any_of(decoded.begin() + begin,
+                              decoded.begin() + std::min(n, begin + cell_size),
+                              [](float value) { return std::isnan(value); }));
+  }
+}
+
+// Also with the rest in place of x, with no rest, and whatever was in the memory of the wire.
+TEST_P(EveryCodec, ThreadsAndMemoryChangeNoBit) {
+  const Floats x = normal(9 * cell_size + 5);
+  const CodecRun run = run_of(x);
+  const int before = num_threads();
+  std::vector<std::byte> first;
+  Floats first_rest;
+  for (int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    Wire wire(codec_->capacity(run), std::byte(threads));
+    Floats rest = x;
+    const size_t used = codec_->encode(run, rest.data(), wire.data(), rest.data());
+    Wire other(codec_->capacity(run), std::byte(17 * threads));
+    EXPECT_EQ(codec_->encode(run, x.data(), other.data(), nullptr), used);
+    EXPECT_EQ(std::memcmp(wire.data(), other.data(), used), 0);
+    if (threads == 1) {
+      first.assign(wire.data(), wire.data() + used);
+      first_rest = rest;
+    }
+    EXPECT_EQ(std::vector<std::byte>(wire.data(), wire.data() + used), first);
+    EXPECT_EQ(rest, first_rest);
+  }
+  set_num_threads(before);
+}
+
+// However a parameter's cells are cut into runs, and wherever those lie one behind the other on a
+// wire: the same numbers arrive.
+TEST_P(EveryCodec, RunsCanBeCutAtAnyCell) {
+  for (int64_t row : {1, 100, 5000}) {
+    const Floats x = sparse_rows(5 * cell_size + 333, row);
+    const Encoded whole = encoded(*codec_, run_of(x, row), x);
+    for (int64_t cut = 1; cut < 5; ++cut) {
+      const CodecRun left{cut * cell_size, 0, row},
+          right{std::ssize(x) - left.elements, left.elements, row};
+      Wire wire(codec_->capacity(left) + codec_->capacity(right), std::byte{0xff});
+      const size_t used = codec_->encode(left, x.data(), wire.data(), nullptr);
+      codec_->encode(right, x.data() + right.first, wire.data() + used, nullptr);
+      Floats decoded(x.size());
+      for (int64_t cell = 0; cell < cell_count(std::ssize(x)); ++cell) {
+        float* out = decoded.data() + cell * cell_size;
+        if (cell < cut)
+          codec_->decode_cell(left, wire.data(), cell, out);
+        else
+          codec_->decode_cell(right, wire.data() + used, cell - cut, out);
+      }
+      ASSERT_EQ(decoded, whole.decoded) << row << " per row, cut at " << cut;
+    }
+  }
+}
+
+// Of many whole cells, padding and scales included.
+TEST(CodecTable, WireIsAsNarrowAsPromised) {
+  const CodecRun run{64 * cell_size, 0, 1024};
+  const auto ratio = [&](const std::string& name) {
+    const double fp32 = static_cast<double>(run.elements) * sizeof(float);
+    return fp32 / static_cast<double>(make_codec(name, {})->capacity(run));
+  };
+  EXPECT_EQ(ratio("none"), 1.0);
+  EXPECT_EQ(ratio("bf16"), 2.0);
+  EXPECT_GE(ratio("int8"), 3.9);
+  EXPECT_GE(ratio("topk"), 40.0);
+  EXPECT_GE(ratio("sign"), 28.0);
+  EXPECT_GE(ratio("rows"), 0.99) << "even if every row is touched";
+}
+
+TEST(CodecTable, WhatCannotBeMade) {
   EXPECT_ERROR(make_codec("int4", {}), Exit::config,
-               "[codec] no codec \"int4\"; there are none, bf16");
+               "[codec] no codec \"int4\"; there are none, bf16, int8, topk, rows, sign");
+  for (double ratio : {0.0, -0.1, 1.5, std::nan("")})
+    EXPECT_ERROR(
+        make_codec("topk", {.ratio = ratio}), Exit::config,
+        fmt::format("[codec] topk with ratio {}; give a share above 0 and up to 1", ratio));
 }
 
 }  // namespace
