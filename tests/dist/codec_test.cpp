@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <vector>
 
@@ -174,6 +175,17 @@ TEST(CodecTable, WireIsAsNarrowAsPromised) {
   EXPECT_GE(ratio("topk"), 40.0);
   EXPECT_GE(ratio("sign"), 28.0);
   EXPECT_GE(ratio("rows"), 0.99) << "even if every row is touched";
+}
+
+TEST(CodecTable, TheReadmeShowsTheCodeOfBf16) {
+  const auto text = [](const std::string& name) {
+    std::ifstream file(LOCKSTEP_SOURCE_DIR + ("/dist/" + name));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string code = text("codecs/bf16.cpp");
+  const size_t begin = code.find("class Bf16"), end = code.find("};\n", begin);
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_NE(text("README.md").find(code.substr(begin, end - begin)), std::string::npos);
 }
 
 TEST(CodecTable, WhatCannotBeMade) {
