@@ -23,9 +23,20 @@ Work::Timing Work::timing() const {
   return state_ ? state_->timing() : Timing{};
 }
 
-Window::Window(std::string name, std::span<const size_t> part_bytes)
-    : name_(std::move(name)), offsets_{0} {
+Work::Traffic Work::traffic() const {
+  return state_ ? state_->traffic() : Traffic{};
+}
+
+Window::Window(std::string name, std::span<const size_t> part_bytes, Layout layout, int rank)
+    : name_(std::move(name)), layout_(layout), rank_(rank), offsets_{0} {
   for (size_t bytes : part_bytes) offsets_.push_back(offsets_.back() + bytes);
+}
+
+std::span<std::byte> Window::part(int p) {
+  if (layout_ == Layout::whole) return mine().subspan(part_offset(p), part_bytes(p));
+  check(p == rank_, "[window] '{}' holds part {} only on rank {}; rank {} asked for it", name_, p,
+        p, rank_);
+  return mine();
 }
 
 std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain) {

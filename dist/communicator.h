@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -40,6 +41,12 @@ class Work {
     Time arrived;   // the last peer's part was there: before it is waiting, after it communication
     Time finished;  // the reader has run and my sends are complete
   };
+  // Bytes of mine that the operation showed to other ranks. Those that cross to other hosts count
+  // among both; peers of my host read theirs in place.
+  struct Traffic {
+    size_t to_ranks = 0;
+    size_t to_hosts = 0;
+  };
   class State;
 
   Work() = default;
@@ -48,31 +55,40 @@ class Work {
   bool done() const;
   void wait() const;      // sleeps until done; throws what the operation or its reader failed with
   Timing timing() const;  // of an operation that is done
+  Traffic traffic() const;  // likewise; that of an all_reduce counts both ways
 
  private:
   std::shared_ptr<State> state_;
 };
 
-// Symmetric memory: every rank holds `size()` parts, part p having the same number of bytes on
-// every rank (zero is allowed), one after the other without gaps.
+// What a rank holds of a window. whole: all parts, one after the other without gaps. own_part: part
+// `rank()` alone, for what stays sharded; only gather works on it, with a reader that puts the
+// parts where the caller wants them, and the whole stands nowhere.
+enum class Layout { whole, own_part };
+
+// Symmetric memory in as many parts as there are ranks: part p has the same number of bytes on
+// every rank that holds it (zero is allowed).
 class Window {
  public:
-  Window(std::string name, std::span<const size_t> part_bytes);
+  Window(std::string name, std::span<const size_t> part_bytes, Layout layout, int rank);
   virtual ~Window() = default;
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
   const std::string& name() const { return name_; }
-  size_t bytes() const { return offsets_.back(); }
+  Layout layout() const { return layout_; }
+  size_t bytes() const { return offsets_.back(); }  // of all parts
   size_t part_bytes(int p) const { return offsets_[p + 1] - offsets_[p]; }
   size_t part_offset(int p) const { return offsets_[p]; }
 
-  // My memory: all of it, or part p.
+  // My memory: all of it (of layout own_part, my part), or part p, which must be in it.
   virtual std::span<std::byte> mine() = 0;
-  std::span<std::byte> part(int p) { return mine().subspan(part_offset(p), part_bytes(p)); }
+  std::span<std::byte> part(int p);
 
  private:
   std::string name_;
+  Layout layout_;
+  int rank_;
   std::vector<size_t> offsets_;  // (size + 1)
 };
 using WindowPtr = std::shared_ptr<Window>;
@@ -99,19 +115,26 @@ class Communicator {
 
   // Collective and blocking: all ranks call it in the same order with the same sizes. Zeroed
   // memory.
-  virtual WindowPtr window(const std::string& name, std::span<const size_t> part_bytes) = 0;
+  virtual WindowPtr window(const std::string& name, std::span<const size_t> part_bytes,
+                           Layout layout = Layout::whole) = 0;
 
   // Operations. All ranks start the same ones in the same order on one window; different windows
   // are independent. Each publishes my memory as it is when the operation's turn has come.
-  //   exchange:  views[r] = part `rank()` of r's window.      The reader may write my part
-  //   `rank()`. gather:    views[r] = part r of r's window.             The reader may write the
-  //   other parts. broadcast: views[root] = all of root's window, the rest empty.  Others may write
-  //   everything.
-  //   all_reduce: exchange, then gather of what `combine` made of my part.
+  //
+  // exchange:   views[r] is part `rank()` of r's window. The reader may write my part `rank()`.
+  // gather:     views[r] is part r of r's window. The reader may write the other parts.
+  // broadcast:  views[root] is all of root's window, the rest is empty. Others may write
+  // everything. all_reduce: exchange, then gather of what `combine` made of my part.
+  //
   // Without a reader, gather and broadcast leave the whole result in mine(), as all_reduce does;
   // with one, the parts of other ranks in mine() are unspecified unless the reader writes them.
-  virtual Work exchange(const WindowPtr& window, Reader reader) = 0;
-  virtual Work gather(const WindowPtr& window, Reader reader = {}) = 0;
+  //
+  // `used` says how many bytes, from its start, of each part p (of my part) hold anything: only
+  // those go to other hosts. They may differ between ranks, and nobody needs to know the others':
+  // views have the length of the part, and what lies beyond the used bytes is unspecified. All is
+  // used unless said otherwise.
+  virtual Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used = {}) = 0;
+  virtual Work gather(const WindowPtr& window, Reader reader = {}, size_t used = SIZE_MAX) = 0;
   virtual Work broadcast(const WindowPtr& window, int root, Reader reader = {}) = 0;
   virtual Work all_reduce(const WindowPtr& window, Combine combine) = 0;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
+#include <numeric>
 
 #include "dist/futex.h"
 #include "dist/work_state.h"
@@ -47,14 +48,22 @@ struct HostCommunicator::Board {
 
 class HostCommunicator::HostWindow : public Window {
  public:
-  HostWindow(std::string name, std::span<const size_t> part_bytes, int me, int id,
+  HostWindow(std::string name, std::span<const size_t> part_bytes, Layout layout, int me, int id,
              std::vector<std::shared_ptr<std::byte>> memory)
-      : Window(std::move(name), part_bytes), tag(id), me_(me), memory_(std::move(memory)) {}
+      : Window(std::move(name), part_bytes, layout, me),
+        tag(id),
+        me_(me),
+        memory_(std::move(memory)) {}
 
-  std::span<std::byte> mine() override { return {memory_[me_].get() + kHeaderBytes, bytes()}; }
+  std::span<std::byte> mine() override {
+    return {memory_[me_].get() + kHeaderBytes, held_bytes(me_)};
+  }
   bool mapped(int r) const { return memory_[r] != nullptr; }
-  ByteView of(int r) const { return {memory_[r].get() + kHeaderBytes, bytes()}; }
-  ByteView part_of(int r, int p) const { return of(r).subspan(part_offset(p), part_bytes(p)); }
+  ByteView of(int r) const { return {memory_[r].get() + kHeaderBytes, held_bytes(r)}; }
+  // Part p in the memory of rank r, which holds it.
+  ByteView part_of(int r, int p) const {
+    return layout() == Layout::own_part ? of(r) : of(r).subspan(part_offset(p), part_bytes(p));
+  }
   // Part p in my memory, then in that of the peers of my host.
   std::vector<std::span<std::byte>> outs(int p) {
     std::vector<std::span<std::byte>> outs{part(p)};
@@ -70,8 +79,11 @@ class HostCommunicator::HostWindow : public Window {
   uint64_t started = 0;                          // operations started here: the caller's own
   std::atomic<uint64_t> finished = 0;            // operations finished here: the thread's
   std::vector<std::vector<std::byte>> received;  // parts from other hosts, by rank
+  Work::Traffic first_half;                      // of the all_reduce under way: its exchange
 
  private:
+  size_t held_bytes(int r) const { return layout() == Layout::own_part ? part_bytes(r) : bytes(); }
+
   const int me_;
   const std::vector<std::shared_ptr<std::byte>> memory_;  // by rank, null on other hosts
 };
@@ -85,12 +97,14 @@ struct HostCommunicator::Operation {
   Kind kind;
   std::shared_ptr<HostWindow> window;
   Combine reader;
+  std::vector<size_t> used;  // bytes of my part p to send; empty: all
   int root;
 
   uint64_t number = 0;    // on its window, from 1
   uint64_t sequence = 0;  // on this rank, from 1
   std::shared_ptr<Work::State> state = std::make_shared<Work::State>();
   Work::Timing timing{};
+  Work::Traffic traffic{};
   Work::Time patience_since{};
   bool begun = false;
   bool read = false;
@@ -98,6 +112,10 @@ struct HostCommunicator::Operation {
   std::vector<ByteView> views{};
 
   bool reads_from(int r) const { return kind != Kind::broadcast || r == root; }
+  // Of my part p, what others must see.
+  ByteView used_of(int p) const {
+    return window->part(p).first(used.empty() ? window->part_bytes(p) : used[p]);
+  }
 };
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s)
@@ -107,10 +125,11 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double 
   thread_ = std::thread([this, ready = std::move(ready)]() mutable {
     try {
       topology_ = transport_->open();
-      for (auto& memory : transport_->share(sizeof(Board), "the board"))
+      const std::vector<size_t> board(topology_.size, sizeof(Board));
+      for (auto& memory : transport_->share(board, "the board"))
         boards_.push_back(std::reinterpret_pointer_cast<Board>(memory));
       const std::vector<size_t> parts(topology_.size, kBulletinBytes);
-      bulletin_ = create_window("bulletin", parts);
+      bulletin_ = create_window("bulletin", parts, Layout::own_part);
     } catch (...) {
       return ready.set_exception(std::current_exception());
     }
@@ -153,13 +172,22 @@ void HostCommunicator::abort(Exit code, const std::string& message) {
 
 // ---- the caller's side: every operation is appended to a list and the thread is woken ----
 
-Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader, int root) {
-  Operation operation{kind, std::static_pointer_cast<HostWindow>(window), std::move(reader), root};
+Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
+                             std::vector<size_t> used, int root) {
+  const bool works_on_parts = kind == Kind::gather || kind >= Kind::reclaim;
+  check(works_on_parts || window->layout() == Layout::whole,
+        "[window] '{}' holds nothing but each rank's own part: only gather works on it",
+        window->name());
+  for (size_t p = 0; p < used.size(); ++p)
+    check(used[p] <= window->part_bytes(p), "[window] '{}': {} bytes used of part {}, which has {}",
+          window->name(), used[p], p, window->part_bytes(p));
+  Operation operation{kind, std::static_pointer_cast<HostWindow>(window), std::move(reader),
+                      std::move(used), root};
   Work work(operation.state);
   {
     std::lock_guard lock(mutex_);
     if (broken_) {
-      operation.state->finish({}, broken_);
+      operation.state->fail(broken_);
       return work;
     }
     operation.sequence = ++started_;
@@ -178,19 +206,30 @@ bool HostCommunicator::released(const Operation& operation) const {
   return window.finished == window.started && peers_behind(operation).empty();
 }
 
-Work HostCommunicator::exchange(const WindowPtr& window, Reader reader) {
+Work HostCommunicator::exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used) {
   check(reader != nullptr, "[exchange] '{}' needs a reader: the parts are the caller's to combine",
         window->name());
-  return start(Kind::exchange, window,
-               [reader = std::move(reader)](Views views, Outs) { reader(views); });
+  check(used.empty() || std::ssize(used) == size(),
+        "[exchange] '{}': used bytes of {} parts for {} ranks", window->name(), used.size(),
+        size());
+  return start(
+      Kind::exchange, window, [reader = std::move(reader)](Views views, Outs) { reader(views); },
+      std::move(used));
 }
 
-Work HostCommunicator::gather(const WindowPtr& window, Reader reader) {
-  return start(Kind::gather, window,
-               [reader = std::move(reader), w = window.get()](Views views, Outs) {
-                 if (reader) return reader(views);
-                 for (size_t r = 0; r < views.size(); ++r) copy(views[r], w->part(r));
-               });
+Work HostCommunicator::gather(const WindowPtr& window, Reader reader, size_t used) {
+  check(reader || window->layout() == Layout::whole,
+        "[gather] '{}' needs a reader: its whole has no place in the window", window->name());
+  std::vector<size_t> used_parts;
+  if (used != SIZE_MAX) used_parts.resize(size());
+  if (used != SIZE_MAX) used_parts[rank()] = used;
+  return start(
+      Kind::gather, window,
+      [reader = std::move(reader), w = window.get()](Views views, Outs) {
+        if (reader) return reader(views);
+        for (size_t r = 0; r < views.size(); ++r) copy(views[r], w->part(r));
+      },
+      std::move(used_parts));
 }
 
 Work HostCommunicator::broadcast(const WindowPtr& window, int root, Reader reader) {
@@ -201,7 +240,7 @@ Work HostCommunicator::broadcast(const WindowPtr& window, int root, Reader reade
         if (reader) return reader(views);
         copy(views[root], w->mine());
       },
-      root);
+      {}, root);
 }
 
 Work HostCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
@@ -217,7 +256,8 @@ void HostCommunicator::call(const std::function<void()>& function) {
   start(Kind::call, nullptr, [&](Views, Outs) { function(); }).wait();
 }
 
-WindowPtr HostCommunicator::window(const std::string& name, std::span<const size_t> part_bytes) {
+WindowPtr HostCommunicator::window(const std::string& name, std::span<const size_t> part_bytes,
+                                   Layout layout) {
   check(static_cast<int>(part_bytes.size()) == size(), "[window] '{}' has {} parts for {} ranks",
         name, part_bytes.size(), size());
   const ByteView mine = std::as_bytes(part_bytes);
@@ -228,15 +268,17 @@ WindowPtr HostCommunicator::window(const std::string& name, std::span<const size
            topology_.describe(r), topology_.describe(rank()));
   }
   WindowPtr window;
-  call([&] { window = create_window(name, part_bytes); });
+  call([&] { window = create_window(name, part_bytes, layout); });
   return window;
 }
 
 std::shared_ptr<HostCommunicator::HostWindow> HostCommunicator::create_window(
-    const std::string& name, std::span<const size_t> part_bytes) {
-  size_t bytes = kHeaderBytes;
-  for (size_t part : part_bytes) bytes += part;
-  return std::make_shared<HostWindow>(name, part_bytes, topology_.rank, windows_++,
+    const std::string& name, std::span<const size_t> part_bytes, Layout layout) {
+  const size_t whole = std::accumulate(part_bytes.begin(), part_bytes.end(), size_t{0});
+  std::vector<size_t> bytes;
+  for (size_t part : part_bytes)
+    bytes.push_back(kHeaderBytes + (layout == Layout::own_part ? part : whole));
+  return std::make_shared<HostWindow>(name, part_bytes, layout, topology_.rank, windows_++,
                                       transport_->share(bytes, fmt::format("window '{}'", name)));
 }
 
@@ -247,11 +289,11 @@ std::vector<std::vector<std::byte>> HostCommunicator::all_gather_bytes(ByteView 
   for (size_t at = 0; at == 0 || at < longest; at += kPayload) {
     reclaim(bulletin_).wait();
     const uint64_t total = mine.size();
-    std::byte* slot = bulletin_->part(rank()).data();
+    const size_t now = at < total ? std::min<size_t>(kPayload, total - at) : 0;
+    std::byte* slot = bulletin_->mine().data();
     std::memcpy(slot, &total, sizeof total);
-    if (at < total)
-      std::memcpy(slot + sizeof total, mine.data() + at, std::min<size_t>(kPayload, total - at));
-    gather(bulletin_, [&](std::span<const ByteView> views) {
+    if (now > 0) std::memcpy(slot + sizeof total, mine.data() + at, now);
+    const auto read = [&](std::span<const ByteView> views) {
       for (int r = 0; r < size(); ++r) {
         uint64_t theirs;
         std::memcpy(&theirs, views[r].data(), sizeof theirs);
@@ -260,7 +302,8 @@ std::vector<std::vector<std::byte>> HostCommunicator::all_gather_bytes(ByteView 
         const auto payload = views[r].subspan(sizeof theirs, std::min(kPayload, theirs - at));
         all[r].insert(all[r].end(), payload.begin(), payload.end());
       }
-    }).wait();
+    };
+    gather(bulletin_, read, sizeof total + now).wait();
   }
   return all;
 }
@@ -298,7 +341,7 @@ void HostCommunicator::run() {
 bool HostCommunicator::advance(Operation& operation) {
   if (operation.kind == Kind::call) {
     operation.reader({}, {});
-    operation.state->finish({}, nullptr);
+    operation.state->finish({}, {});
     return true;
   }
   HostWindow& window = *operation.window;
@@ -306,7 +349,7 @@ bool HostCommunicator::advance(Operation& operation) {
   if (operation.patience_since == Work::Time{}) operation.patience_since = steady_clock::now();
   if (!operation.begun && !begin(operation)) return false;
   if (operation.kind == Kind::reclaim) {
-    operation.state->finish(operation.timing, nullptr);
+    operation.state->finish(operation.timing, {});
     return true;
   }
   if (!operation.read) {
@@ -316,7 +359,7 @@ bool HostCommunicator::advance(Operation& operation) {
   if (!sends_done(operation)) return false;
   window.finished = operation.number;
   operation.timing.finished = steady_clock::now();
-  operation.state->finish(operation.timing, nullptr);
+  operation.state->finish(operation.timing, operation.traffic);
   return true;
 }
 
@@ -339,13 +382,23 @@ bool HostCommunicator::begin(Operation& operation) {
 void HostCommunicator::look_and_post(Operation& operation) {
   HostWindow& window = *operation.window;
   const int me = rank(), root = operation.root;
-  auto send = [&](int r, ByteView bytes) {
-    if (!bytes.empty()) operation.sends.push_back({r, transport_->send(r, window.tag, bytes)});
+  const bool all_reduce = operation.kind == Kind::collect;
+  if (all_reduce) operation.traffic = window.first_half;
+  // Shows r what it needs of mine, of which `capacity` bytes could be needed.
+  auto show = [&](int r, ByteView bytes, size_t capacity) {
+    if (r != me) operation.traffic.to_ranks += bytes.size();
+    if (window.mapped(r) || capacity == 0) return;
+    operation.traffic.to_hosts += bytes.size();
+    operation.sends.push_back({r, transport_->send(r, window.tag, bytes, capacity)});
   };
-  auto receive = [&](int r, std::span<std::byte> bytes) {
-    operation.views[r] = bytes;
-    if (bytes.empty()) return;
-    operation.receives.push_back({r, transport_->receive(r, window.tag, bytes)});
+  auto receive = [&](int r, std::span<std::byte> place) {
+    operation.views[r] = place;
+    if (place.empty()) return;
+    operation.receives.push_back({r, transport_->receive(r, window.tag, place)});
+  };
+  auto buffer = [&](int r, size_t bytes) -> std::span<std::byte> {
+    window.received[r].resize(bytes);
+    return window.received[r];
   };
   operation.views.assign(size(), {});
   window.received.resize(size());
@@ -354,33 +407,29 @@ void HostCommunicator::look_and_post(Operation& operation) {
     switch (operation.kind) {
       case Kind::exchange:
       case Kind::combine:
-        if (here) {
-          operation.views[r] = window.part_of(r, me);
-        } else {
-          window.received[r].resize(window.part_bytes(me));
-          receive(r, window.received[r]);
-          send(r, window.part(r));
-        }
+        if (here) operation.views[r] = window.part_of(r, me);
+        if (!here) receive(r, buffer(r, window.part_bytes(me)));
+        show(r, operation.used_of(r), window.part_bytes(r));
         break;
       case Kind::gather:
       case Kind::collect:
-        if (here) {
-          operation.views[r] = window.part_of(operation.kind == Kind::gather ? r : me, r);
-        } else {
-          receive(r, window.part(r));
-          send(r, window.part(me));
-        }
+        if (here) operation.views[r] = window.part_of(all_reduce ? me : r, r);
+        if (!here)
+          receive(r, window.layout() == Layout::whole ? window.part(r)
+                                                      : buffer(r, window.part_bytes(r)));
+        show(r, operation.used_of(me), window.part_bytes(me));
         break;
       case Kind::broadcast:
         if (r == root && here) operation.views[r] = window.of(r);
         if (r == root && !here) receive(r, window.mine());
-        if (me == root && !here) send(r, window.mine());
+        if (me == root) show(r, window.mine(), window.bytes());
         break;
       case Kind::reclaim:
       case Kind::call:
         break;
     }
   }
+  if (operation.kind == Kind::combine) window.first_half = operation.traffic;
 }
 
 bool HostCommunicator::views_ready(Operation& operation) {
@@ -402,6 +451,7 @@ void HostCommunicator::read(Operation& operation) {
   if (operation.kind == Kind::combine) outs = operation.window->outs(rank());
   operation.reader(operation.views, outs);
   operation.read = true;
+  if (operation.window->layout() == Layout::own_part) operation.window->received.clear();
   operation.window->header(rank()).consumed.store(operation.number, std::memory_order_release);
   ring_peers();
 }
@@ -477,7 +527,7 @@ void HostCommunicator::break_with(std::exception_ptr error) {
   broken_ = error;
   std::move(submitted_.begin(), submitted_.end(), std::back_inserter(active_));
   submitted_.clear();
-  for (Operation& operation : active_) operation.state->finish({}, error);
+  for (Operation& operation : active_) operation.state->fail(error);
   active_.clear();
 }
 

@@ -25,9 +25,10 @@ class HostCommunicator : public Communicator {
 
   const Topology& topology() const override { return topology_; }
   std::string backend() const override { return transport_->name(); }
-  WindowPtr window(const std::string& name, std::span<const size_t> part_bytes) override;
-  Work exchange(const WindowPtr& window, Reader reader) override;
-  Work gather(const WindowPtr& window, Reader reader) override;
+  WindowPtr window(const std::string& name, std::span<const size_t> part_bytes,
+                   Layout layout) override;
+  Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used) override;
+  Work gather(const WindowPtr& window, Reader reader, size_t used) override;
   Work broadcast(const WindowPtr& window, int root, Reader reader) override;
   Work all_reduce(const WindowPtr& window, Combine combine) override;
   Work reclaim(const WindowPtr& window) override;
@@ -48,10 +49,11 @@ class HostCommunicator : public Communicator {
   // already.
   enum class Kind { exchange, combine, gather, collect, broadcast, reclaim, call };
 
-  Work start(Kind kind, const WindowPtr& window, Combine reader, int root = -1);
+  Work start(Kind kind, const WindowPtr& window, Combine reader, std::vector<size_t> used = {},
+             int root = -1);
   bool released(const Operation& operation) const;
   std::shared_ptr<HostWindow> create_window(const std::string& name,
-                                            std::span<const size_t> part_bytes);
+                                            std::span<const size_t> part_bytes, Layout layout);
 
   // On the communication thread:
   void run();

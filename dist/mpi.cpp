@@ -25,12 +25,14 @@ void check_mpi(int code, const char* call) {
   fail(Exit::restart, "[mpi] {} failed: {}", call, std::string(text, length));
 }
 
-// One message, in pieces that MPI can count.
+// One message, in pieces that MPI can count. Both ends cut the capacity, so that a short message
+// ends in empty pieces and their numbers agree.
 class MpiTransfer : public Transfer {
  public:
   template <class Start>  // start(offset, count, request)
-  MpiTransfer(size_t bytes, size_t piece, Start start) {
-    for (size_t at = 0; at < bytes; at += piece) {
+  MpiTransfer(size_t bytes, size_t capacity, size_t piece, Start start) {
+    for (size_t cut = 0; cut < capacity; cut += piece) {
+      const size_t at = std::min(cut, bytes);
       requests_.push_back(MPI_REQUEST_NULL);
       start(at, static_cast<int>(std::min(piece, bytes - at)), &requests_.back());
     }
@@ -99,28 +101,31 @@ class MpiTransport : public Transport {
     check_mpi(MPI_Finalize(), "MPI_Finalize");
   }
 
-  std::vector<std::shared_ptr<std::byte>> share(size_t bytes, const std::string& what) override {
+  std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes,
+                                                const std::string& what) override {
     std::vector<std::shared_ptr<std::byte>> memory(topology_.size);
-    Offer mine = allocate(bytes);
+    Offer mine = allocate(bytes[topology_.rank]);
     const auto offers = agree(mine, what);
     for (int r = 0; r < topology_.size; ++r) {
-      if (topology_.same_host(r)) memory[r] = map(offers[r], bytes, mine);
+      if (topology_.same_host(r)) memory[r] = map(offers[r], bytes[r], mine);
     }
     agree(mine, what);  // by now everyone has mapped it, so the name it was found by may go
     ::close(mine.fd);
     return memory;
   }
 
-  std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes) override {
+  std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes, size_t capacity) override {
     return std::make_unique<MpiTransfer>(
-        bytes.size(), options_.largest_message, [&](size_t at, int count, MPI_Request* request) {
+        bytes.size(), capacity, options_.largest_message,
+        [&](size_t at, int count, MPI_Request* request) {
           check_mpi(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, world_, request),
                     "MPI_Isend");
         });
   }
   std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> bytes) override {
     return std::make_unique<MpiTransfer>(
-        bytes.size(), options_.largest_message, [&](size_t at, int count, MPI_Request* request) {
+        bytes.size(), bytes.size(), options_.largest_message,
+        [&](size_t at, int count, MPI_Request* request) {
           check_mpi(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, world_, request),
                     "MPI_Irecv");
         });

@@ -36,14 +36,17 @@ class Transport {
   virtual Topology open() = 0;  // first call; collective
   virtual void close() = 0;  // last call after a good run; collective. Not called after a failure.
 
-  // Collective: `bytes` zeroed, present bytes, aligned to a page, on every rank. Returns the memory
-  // of each rank of my host by rank, null for the others. Fails on all ranks if it fails on one.
-  virtual std::vector<std::shared_ptr<std::byte>> share(size_t bytes, const std::string& what) = 0;
+  // Collective: bytes[r] > 0 zeroed, present bytes, aligned to a page, on rank r. Returns the
+  // memory of each rank of my host by rank, null for the others. Fails on all ranks if it fails on
+  // one.
+  virtual std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes,
+                                                        const std::string& what) = 0;
 
   // Messages with equal (sender, receiver, tag) arrive in order. Both memories must stay untouched
-  // until the transfer is done.
-  virtual std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes) = 0;
-  virtual std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> bytes) = 0;
+  // until the transfer is done. A message may be shorter than the `capacity` that the receiver
+  // offers for it, which both ends know.
+  virtual std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes, size_t capacity) = 0;
+  virtual std::unique_ptr<Transfer> receive(int from, int tag, std::span<std::byte> capacity) = 0;
 };
 
 // Topology of the rank from names and identities (equal identity: one host), by rank.

@@ -11,10 +11,18 @@ namespace lockstep {
 
 class Work::State {
  public:
-  void finish(const Timing& timing, std::exception_ptr error) {
+  void finish(const Timing& timing, const Traffic& traffic) {
     {
       std::lock_guard lock(mutex_);
       timing_ = timing;
+      traffic_ = traffic;
+      done_ = true;
+    }
+    changed_.notify_all();
+  }
+  void fail(std::exception_ptr error) {
+    {
+      std::lock_guard lock(mutex_);
       error_ = std::move(error);
       done_ = true;
     }
@@ -33,12 +41,17 @@ class Work::State {
     std::lock_guard lock(mutex_);
     return timing_;
   }
+  Traffic traffic() const {
+    std::lock_guard lock(mutex_);
+    return traffic_;
+  }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
   Timing timing_;
+  Traffic traffic_;
   std::exception_ptr error_;
 };
 

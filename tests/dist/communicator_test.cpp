@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "dist/bench_comm.h"
+#include "tests/core/expect_error.h"
 #include "tests/dist/worlds.h"
 
 namespace lockstep {
@@ -34,6 +35,17 @@ void expect_marks(ByteView bytes, int rank, size_t offset, int generation, const
   for (size_t i = 0; i < bytes.size(); ++i)
     ASSERT_EQ(bytes[i], mark(rank, offset + i, generation))
         << what << ": byte " << i << " of rank " << rank << ", generation " << generation;
+}
+
+// Each rank r got shown(r) bytes of mine, and over the wire those on other hosts.
+void expect_traffic(Communicator& c, const Work& work, const std::function<size_t(int)>& shown) {
+  size_t to_ranks = 0, to_hosts = 0;
+  for (int r = 0; r < c.size(); ++r) {
+    if (r != c.rank()) to_ranks += shown(r);
+    if (!c.topology().same_host(r)) to_hosts += shown(r);
+  }
+  EXPECT_EQ(work.traffic().to_ranks, to_ranks);
+  EXPECT_EQ(work.traffic().to_hosts, to_hosts);
 }
 
 TEST(Communicator, TopologyCountsHosts) {
@@ -89,6 +101,110 @@ TEST(Communicator, GatherYieldsEveryRanksPart) {
   });
 }
 
+// Used bytes of part p on a rank: anything from none to all of it.
+size_t used_bytes(int rank, int part, size_t bytes) {
+  return bytes * ((rank * 3 + part) % 5) / 4;
+}
+
+TEST(Communicator, ExchangeOfUsedBytesOnly) {
+  on_worlds([](Communicator& c) {
+    const auto window = c.window("used", uneven_parts(c.size(), 1003));
+    std::vector<size_t> used;
+    for (int p = 0; p < c.size(); ++p)
+      used.push_back(used_bytes(c.rank(), p, window->part_bytes(p)));
+    const int me = c.rank();
+    for (int generation = 0; generation < 10; ++generation) {
+      c.reclaim(window).wait();
+      fill(c, *window, generation);
+      dawdle(c, generation);
+      const Work work = c.exchange(
+          window,
+          [&](std::span<const ByteView> views) {
+            for (int r = 0; r < c.size(); ++r) {
+              const size_t bytes = window->part_bytes(me);
+              ASSERT_EQ(views[r].size(), bytes);
+              expect_marks(views[r].first(used_bytes(r, me, bytes)), r, window->part_offset(me),
+                           generation, "used");
+            }
+          },
+          used);
+      work.wait();
+      expect_traffic(c, work, [&](int r) { return used[r]; });
+    }
+  });
+}
+
+TEST(Communicator, GatherOfUsedBytesOnly) {
+  for (Layout layout : {Layout::whole, Layout::own_part}) {
+    on_worlds([layout](Communicator& c) {
+      const auto window = c.window("used", uneven_parts(c.size(), 1003), layout);
+      for (int generation = 0; generation < 10; ++generation) {
+        auto used = [&](int r) { return used_bytes(r, generation, window->part_bytes(r)); };
+        c.reclaim(window).wait();
+        const auto mine = window->part(c.rank());
+        for (size_t i = 0; i < mine.size(); ++i) mine[i] = mark(c.rank(), i, generation);
+        dawdle(c, generation);
+        const Work work = c.gather(
+            window,
+            [&](std::span<const ByteView> views) {
+              for (int r = 0; r < c.size(); ++r) {
+                ASSERT_EQ(views[r].size(), window->part_bytes(r));
+                expect_marks(views[r].first(used(r)), r, 0, generation, "used");
+              }
+            },
+            used(c.rank()));
+        work.wait();
+        expect_traffic(c, work, [&](int) { return used(c.rank()); });
+      }
+    });
+  }
+}
+
+TEST(Communicator, AWindowMayHoldNothingButMyPart) {
+  on_worlds([](Communicator& c) {
+    const auto parts = uneven_parts(c.size(), 1500);
+    const auto window = c.window("shard", parts, Layout::own_part);
+    ASSERT_EQ(window->mine().size(), parts[c.rank()]);
+    ASSERT_EQ(window->part(c.rank()).data(), window->mine().data());
+    std::vector<std::byte> whole(window->bytes());
+    for (int generation = 0; generation < 10; ++generation) {
+      c.reclaim(window).wait();
+      for (size_t i = 0; i < parts[c.rank()]; ++i)
+        window->mine()[i] = mark(c.rank(), i, generation);
+      c.gather(window, [&](std::span<const ByteView> views) {
+         for (int r = 0; r < c.size(); ++r)
+           std::ranges::copy(views[r], whole.begin() + window->part_offset(r));
+       }).wait();
+      for (int r = 0; r < c.size(); ++r)
+        expect_marks(ByteView(whole).subspan(window->part_offset(r), parts[r]), r, 0, generation,
+                     "shard");
+    }
+  });
+}
+
+TEST(Communicator, WhatAWindowOfMyPartCannotDoIsRefused) {
+  on_worlds([](Communicator& c) {
+    const auto shard = c.window("shard", even_parts(100, 4, c.size()), Layout::own_part);
+    const auto whole = c.window("whole", even_parts(100, 4, c.size()));
+    const auto reader = [](std::span<const ByteView>) {};
+    const int other = c.rank() + 1;
+    EXPECT_ERROR(
+        c.exchange(shard, reader), Exit::internal,
+        "[window] 'shard' holds nothing but each rank's own part: only gather works on it");
+    EXPECT_ERROR(c.broadcast(shard, 0), Exit::internal, "only gather works on it");
+    EXPECT_ERROR(all_reduce_floats(c, shard), Exit::internal, "only gather works on it");
+    EXPECT_ERROR(c.gather(shard), Exit::internal,
+                 "[gather] 'shard' needs a reader: its whole has no place in the window");
+    EXPECT_ERROR(shard->part(other), Exit::internal,
+                 fmt::format("[window] 'shard' holds part {} only on rank {}; rank {} asked for it",
+                             other, other, c.rank()));
+    EXPECT_ERROR(c.gather(whole, reader, 401), Exit::internal, "'whole': 401 bytes used of part");
+    EXPECT_ERROR(c.exchange(whole, reader, {1, 2, 3, 4, 5, 6}), Exit::internal,
+                 "[exchange] 'whole': used bytes of 6 parts for");
+    c.barrier();
+  });
+}
+
 TEST(Communicator, BroadcastFromEveryRootRightAfterAGather) {
   on_worlds([](Communicator& c) {
     const auto window = c.window("broadcast", uneven_parts(c.size(), 900));
@@ -122,7 +238,10 @@ TEST(Communicator, AllReduceIsExactOverManyGenerations) {
       for (size_t i = 0; i < count; ++i)
         mine[i] = float(int(i % 100) + generation * (c.rank() + 1));
       dawdle(c, generation);
-      all_reduce_floats(c, window).wait();
+      const Work work = all_reduce_floats(c, window);
+      work.wait();
+      expect_traffic(c, work,
+                     [&](int r) { return window->part_bytes(r) + window->part_bytes(c.rank()); });
       const int ranks = c.size();
       for (size_t i = 0; i < count; ++i)
         ASSERT_EQ(mine[i], float(int(i % 100) * ranks + generation * ranks * (ranks + 1) / 2));

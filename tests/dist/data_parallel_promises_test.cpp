@@ -259,14 +259,15 @@ class Recorder : public Communicator {
 
   const Topology& topology() const override { return inner_.topology(); }
   std::string backend() const override { return inner_.backend(); }
-  WindowPtr window(const std::string& name, std::span<const size_t> part_bytes) override {
-    return inner_.window(name, part_bytes);
+  WindowPtr window(const std::string& name, std::span<const size_t> part_bytes,
+                   Layout layout) override {
+    return inner_.window(name, part_bytes, layout);
   }
-  Work exchange(const WindowPtr& window, Reader reader) override {
-    return inner_.exchange(window, std::move(reader));
+  Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used) override {
+    return inner_.exchange(window, std::move(reader), std::move(used));
   }
-  Work gather(const WindowPtr& window, Reader reader) override {
-    return inner_.gather(window, std::move(reader));
+  Work gather(const WindowPtr& window, Reader reader, size_t used) override {
+    return inner_.gather(window, std::move(reader), used);
   }
   Work broadcast(const WindowPtr& window, int root, Reader reader) override {
     return inner_.broadcast(window, root, std::move(reader));
