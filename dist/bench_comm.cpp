@@ -10,8 +10,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Small integers: any order of summation gives the same float, so every wrong bit is an error.
 float contribution(int rank, size_t i) {
   return static_cast<float>((i * 7 + rank * 13) % 17) - 8;
@@ -104,16 +102,6 @@ const Collective kCollectives[] = {
      [](const Case&, size_t i) { return contribution(0, i); }},
 };
 
-template <class T>
-std::vector<std::vector<T>> gather_values(Communicator& communicator, const std::vector<T>& mine) {
-  std::vector<std::vector<T>> all;
-  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(mine)))) {
-    all.emplace_back(bytes.size() / sizeof(T));
-    std::memcpy(all.back().data(), bytes.data(), bytes.size());
-  }
-  return all;
-}
-
 // Runs once on fresh inputs and counts, over all ranks, the elements that came out wrong.
 int64_t count_wrong(Case& c, const Collective& collective, float* buffer,
                     const std::function<void()>& run) {
@@ -127,9 +115,7 @@ int64_t count_wrong(Case& c, const Collective& collective, float* buffer,
     const float expected = collective.expected(c, i);
     wrong += !std::isnan(expected) && buffer[i] != expected;
   }
-  int64_t total = 0;
-  for (const auto& theirs : gather_values<int64_t>(c.communicator, {wrong})) total += theirs[0];
-  return total;
+  return sum_over_ranks(c.communicator, wrong);
 }
 
 // `run` returns the seconds it took here.
@@ -137,29 +123,12 @@ BenchCommTime measure(Case& c, const Collective& collective, const BenchCommOpti
                       float* buffer, const std::function<double()>& run) {
   BenchCommTime result;
   if (options.check) result.wrong = count_wrong(c, collective, buffer, run);
-  std::vector<double> times;
-  for (int i = -options.warmup; i < options.iterations; ++i) {
-    c.communicator.barrier();
-    const double seconds = run();
-    if (i >= 0) times.push_back(seconds * 1e6);
-  }
-  for (const auto& theirs : gather_values(c.communicator, times)) {
-    for (size_t i = 0; i < times.size(); ++i) times[i] = std::max(times[i], theirs[i]);
-  }
-  std::sort(times.begin(), times.end());
-  result.min_us = times.front();
-  result.max_us = times.back();
-  result.median_us = (times[times.size() / 2] + times[(times.size() - 1) / 2]) / 2;
+  static_cast<BenchTimes&>(result) =
+      time_slowest_rank(c.communicator, options.warmup, options.iterations, run);
   result.algbw = static_cast<double>(c.count * sizeof(float)) / result.median_us * 1e-3;
   result.busbw = result.algbw * collective.bus_factor(c.communicator.size());
   if (options.check) result.wrong += count_wrong(c, collective, buffer, run);
   return result;
-}
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = Clock::now();
-  run();
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 BenchCommRow bench_row(Case& c, const Collective& collective, const BenchCommOptions& options) {
@@ -179,22 +148,28 @@ BenchCommRow bench_row(Case& c, const Collective& collective, const BenchCommOpt
 
 }  // namespace
 
-std::vector<BenchCommRow> bench_comm(Communicator& communicator, const BenchCommOptions& options,
-                                     const std::function<void(const BenchCommRow&)>& on_row) {
+std::vector<size_t> bench_sizes(const BenchCommOptions& options) {
   if (options.begin_bytes < sizeof(float) || options.end_bytes < options.begin_bytes ||
       options.factor <= 1 || options.iterations < 1 || options.warmup < 0)
     fail(Exit::usage,
          "[bench comm] begin {} B, end {} B, factor {}, {} iterations, {} warm-up: needs 4 B <= "
-         "begin "
-         "<= end, factor > 1, iterations >= 1, warm-up >= 0",
+         "begin <= end, factor > 1, iterations >= 1, warm-up >= 0",
          options.begin_bytes, options.end_bytes, options.factor, options.iterations,
          options.warmup);
-  std::vector<BenchCommRow> rows;
+  std::vector<size_t> sizes;
   const auto next = [&](double bytes) {
     return options.step_bytes > 0 ? bytes + options.step_bytes : bytes * options.factor;
   };
-  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes = next(bytes)) {
-    Case c(communicator, static_cast<size_t>(bytes), options.mpi_out_of_place);
+  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes = next(bytes))
+    sizes.push_back(static_cast<size_t>(bytes));
+  return sizes;
+}
+
+std::vector<BenchCommRow> bench_comm(Communicator& communicator, const BenchCommOptions& options,
+                                     const std::function<void(const BenchCommRow&)>& on_row) {
+  std::vector<BenchCommRow> rows;
+  for (size_t bytes : bench_sizes(options)) {
+    Case c(communicator, bytes, options.mpi_out_of_place);
     for (const Collective& collective : kCollectives) {
       rows.push_back(bench_row(c, collective, options));
       if (on_row) on_row(rows.back());

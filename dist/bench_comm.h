@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/bench_times.h"
 #include "dist/communicator.h"
 
 namespace lockstep {
@@ -27,9 +28,7 @@ struct BenchCommOptions {
   bool mpi_out_of_place = false;
 };
 
-// Of the per-iteration times of the slowest rank.
-struct BenchCommTime {
-  double median_us = 0, min_us = 0, max_us = 0;
+struct BenchCommTime : BenchTimes {
   double algbw = 0, busbw = 0;  // GB/s, of the median
   int64_t wrong = -1;           // elements, over all ranks; -1: not checked
 };
@@ -41,6 +40,9 @@ struct BenchCommRow {
   BenchCommTime ours;
   std::optional<BenchCommTime> mpi;  // only on backend mpi
 };
+
+// The sizes in bytes that the options ask for. Exit::usage if they make no sense.
+std::vector<size_t> bench_sizes(const BenchCommOptions& options);
 
 // Collective. `on_row` sees each row as soon as it is measured, on every rank.
 std::vector<BenchCommRow> bench_comm(Communicator& communicator, const BenchCommOptions& options,

@@ -1,5 +1,5 @@
-// `trainer bench comm`: the options, the table and the JSON around dist/bench_comm.h.
-// Read next: dist/bench_comm.h.
+// `trainer bench comm`: the options, the tables and the JSON around dist/bench_comm.h and, with
+// --codec, dist/bench_codec.h. Read next: dist/bench_comm.h.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/parallel.h"
+#include "dist/bench_codec.h"
 #include "dist/bench_comm.h"
 #include "dist/launch.h"
 #include "dist/local.h"
@@ -23,6 +25,9 @@ struct CommOptions {
   BenchCommOptions bench;
   std::string backend = "mpi";
   int ranks = 2;
+  BenchCodecOptions codecs;
+  bool codec = false;  // time codecs instead of collectives,
+  int threads = 1;     // on so many threads per rank
   std::string json;
 };
 
@@ -31,47 +36,146 @@ Json to_json(const BenchCommTime& time) {
           {"algbw", time.algbw},         {"busbw", time.busbw},   {"wrong", time.wrong}};
 }
 
-Json to_json(const Communicator& communicator, const std::vector<BenchCommRow>& rows) {
-  const Topology& where = communicator.topology();
-  Json json = {{"backend", communicator.backend()},
-               {"ranks", where.size},
-               {"hosts", where.hosts},
-               {"host", where.host_name.front()},
-               {"rows", Json::array()}};
-  for (const BenchCommRow& row : rows) {
-    json["rows"].push_back(
-        {{"collective", row.collective}, {"bytes", row.bytes}, {"ours", to_json(row.ours)}});
-    if (row.mpi) json["rows"].back()["mpi"] = to_json(*row.mpi);
-  }
+Json to_json(const BenchCommRow& row) {
+  Json json = {{"collective", row.collective}, {"bytes", row.bytes}, {"ours", to_json(row.ours)}};
+  if (row.mpi) json["mpi"] = to_json(*row.mpi);
   return json;
 }
 
-// One rank's part; rank 0 shows it. Exit::internal if a sum was wrong.
-void comm_action(const CommOptions& options, Communicator& communicator) {
-  check_launch(communicator.size());
-  const bool shows = communicator.rank() == 0;
-  const auto show = [&](const std::string& line) {
-    if (!shows) return;
-    fmt::print("{}\n", line);
-    std::fflush(stdout);
-  };
+Json to_json(const BenchCodecRow& row) {
+  return {{"codec", row.codec},
+          {"bytes", row.bytes},
+          {"wire_bytes", row.wire_bytes},
+          {"ratio", row.ratio()},
+          {"encode_us", row.encode.median_us},
+          {"decode_us", row.decode.median_us},
+          {"break_even_gb_s", row.break_even_gb_s()},
+          {"wrong", row.wrong}};
+}
+
+Json to_json(const Communicator& communicator) {
   const Topology& where = communicator.topology();
-  show(fmt::format("# {} ranks on {} hosts, backend {}", where.size, where.hosts,
-                   communicator.backend()));
-  show(bench_comm_header());
-  const auto rows = bench_comm(communicator, options.bench,
-                               [&](const BenchCommRow& row) { show(bench_comm_line(row)); });
-  if (shows && !options.json.empty()) write_json(options.json, to_json(communicator, rows).dump(2));
+  return {{"backend", communicator.backend()},
+          {"ranks", where.size},
+          {"hosts", where.hosts},
+          {"host", where.host_name.front()}};
+}
+
+// Rank 0 shows lines as they come, and writes the file at the end.
+class Report {
+ public:
+  Report(const CommOptions& options, const Communicator& communicator)
+      : shows_(communicator.rank() == 0), file_(options.json), json_(to_json(communicator)) {
+    json_["rows"] = Json::array();
+  }
+  void line(const std::string& text) const {
+    if (!shows_) return;
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+  template <class Row>
+  void row(const std::string& text, const Row& row) {
+    line(text);
+    json_["rows"].push_back(to_json(row));
+  }
+  void set(const char* key, const Json& value) { json_[key] = value; }
+  void write() const {
+    if (shows_ && !file_.empty()) write_json(file_, json_.dump(2));
+  }
+
+ private:
+  bool shows_;
+  std::string file_;
+  Json json_;
+};
+
+// One rank's part. Exit::internal if a sum was wrong.
+void time_collectives(const CommOptions& options, Communicator& communicator, Report& report) {
+  report.line(bench_comm_header());
+  const auto rows = bench_comm(communicator, options.bench, [&](const BenchCommRow& row) {
+    report.row(bench_comm_line(row), row);
+  });
+  report.write();
   for (const BenchCommRow& row : rows)
     if (row.ours.wrong > 0)
       fail(Exit::internal, "[bench comm] {} of {} bytes gave {} wrong elements", row.collective,
            row.bytes, row.ours.wrong);
 }
 
+// One rank's part. Exit::internal if something was neither sent nor left.
+void time_codecs(const CommOptions& options, Communicator& communicator, Report& report) {
+  set_num_threads(options.threads);
+  report.set("threads", options.threads);
+  report.set("ratio", options.codecs.codec_options.ratio);
+  report.set("touched", options.codecs.touched);
+  report.line(fmt::format("# {} threads per rank, topk ratio {}, share of rows touched {}",
+                          options.threads, options.codecs.codec_options.ratio,
+                          options.codecs.touched));
+  report.line(bench_codec_header());
+  const auto rows =
+      bench_codec(communicator, options.codecs, options.bench,
+                  [&](const BenchCodecRow& row) { report.row(bench_codec_line(row), row); });
+  report.write();
+  for (const BenchCodecRow& row : rows)
+    if (row.wrong > 0)
+      fail(Exit::internal, "[bench comm] {} lost {} elements of {} bytes", row.codec, row.wrong,
+           row.bytes);
+}
+
+void comm_action(const CommOptions& options, Communicator& communicator) {
+  check_launch(communicator.size());
+  const Topology& where = communicator.topology();
+  Report report(options, communicator);
+  report.line(fmt::format("# {} ranks on {} hosts, backend {}", where.size, where.hosts,
+                          communicator.backend()));
+  (options.codec ? time_codecs : time_collectives)(options, communicator, report);
+}
+
+std::vector<std::string> codec_choices() {
+  std::vector<std::string> names = {"all"};
+  for (const CodecEntry& entry : codec_table()) names.push_back(entry.name);
+  return names;
+}
+
+// What can be said before any rank starts.
+void check_codec_options(const CLI::App& command, const BenchCodecOptions& options) {
+  if (command.count("--ratio") > 0 && options.codec != "topk" && options.codec != "all")
+    fail(Exit::usage, "[bench comm] --ratio means nothing to codec {}; use --codec topk or all",
+         options.codec);
+  for (const CodecEntry& entry : codec_table()) entry.make(options.codec_options);
+}
+
+// Returns --codec.
+CLI::Option* add_codec_options(CLI::App& command, CommOptions& options) {
+  BenchCodecOptions& b = options.codecs;
+  CLI::Option* codec =
+      command
+          .add_option("--codec", b.codec, "instead of collectives, time the coding of gradients")
+          ->check(CLI::IsMember(codec_choices()))
+          ->default_str("");
+  command.add_option("--ratio", b.codec_options.ratio, "topk: share of the elements that is sent")
+      ->needs(codec)
+      ->capture_default_str();
+  command
+      .add_option("--touched", b.touched,
+                  "share of the rows of the gradient, of 512 elements each, that are not zero")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(codec)
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "of each rank; training codes on one, its communication thread")
+      ->check(CLI::Range(1, 1024))
+      ->needs(codec)
+      ->capture_default_str();
+  return codec;
+}
+
 }  // namespace
 
 void add_bench_comm(CLI::App& bench, Exit& exit) {
-  CLI::App* command = bench.add_subcommand("comm", "time and exactness of the collectives");
+  CLI::App* command =
+      bench.add_subcommand("comm", "time and exactness of the collectives, or of the codecs");
   auto options = std::make_shared<CommOptions>();
   BenchCommOptions& b = options->bench;
   const CLI::Validator size = CLI::AsSizeValue(false).description("");
@@ -93,8 +197,10 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
       ->capture_default_str();
   command->add_option("-c,--check", b.check, "1: count wrong elements; 0: do not")
       ->capture_default_str();
-  command->add_flag("--mpi-out-of-place", b.mpi_out_of_place,
-                    "give MPI's calls two buffers; ours always work in place");
+  CLI::Option* out_of_place =
+      command->add_flag("--mpi-out-of-place", b.mpi_out_of_place,
+                        "give MPI's calls two buffers; ours always work in place");
+  add_codec_options(*command, *options)->excludes(out_of_place);
   command->add_option("--backend", options->backend, "mpi: processes of mpirun; local: threads")
       ->check(CLI::IsMember({"mpi", "local"}))
       ->capture_default_str();
@@ -105,8 +211,16 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
   command->footer(
       "Columns and bus factors are those of nccl-tests.\n"
       "Example:\n"
-      "  mpirun -np 2 trainer bench comm -b 1M -e 128M -f 2 --json comm.json");
-  command->callback([options, &exit] {
+      "  mpirun -np 2 trainer bench comm -b 1M -e 128M -f 2 --json comm.json\n"
+      "\n"
+      "A codec pays where uncompressed fp32 gradients would be exchanged (algbw) at less than its\n"
+      "break-even rate, (fp32 bytes - wire bytes) / (encode + decode time).\n"
+      "Example:\n"
+      "  trainer bench comm --backend local --codec all -b 16M -e 16M\n"
+      "  trainer bench comm --backend local --codec rows --touched 0.1");
+  command->callback([options, command, &exit] {
+    options->codec = command->count("--codec") > 0;
+    check_codec_options(*command, options->codecs);
     const auto body = [&](Communicator& communicator) { comm_action(*options, communicator); };
     if (options->backend == "local")
       run_local(options->ranks, {}, body);

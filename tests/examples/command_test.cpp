@@ -153,5 +153,54 @@ TEST_F(Command, BenchCommWritesWhatItShows) {
   for (const auto& row : rows) EXPECT_EQ(row["ours"]["wrong"], 0);
 }
 
+TEST_F(Command, BenchCommShowsWhatCodecsCostAndSave) {
+  const std::string json = folder_ + "/codecs.json";
+  const Result result = trainer(
+      "bench comm --backend local --codec all --touched 0.125 -b 1M -e 1M -n 2 -w 0 --json " +
+      json);
+  EXPECT_EQ(result.code, 0) << result.errors;
+  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 hosts, backend local\n"
+                                "# 1 threads per rank, topk ratio 0.01, share of rows touched "
+                                "0.125\n",
+                                0),
+            0u);
+  EXPECT_NE(result.output.find("    bf16      1048576       524288    2.00 |"), std::string::npos)
+      << result.output;
+  const auto written = nlohmann::json::parse(read(json));
+  EXPECT_EQ(written["ranks"], 2);
+  EXPECT_EQ(written["touched"], 0.125);
+  // 64 cells; rows: a table of 4 bytes per cell, a bitmap of 16 and one of eight rows of 512
+  // floats.
+  const std::vector<std::pair<std::string, int>> expected = {
+      {"none", 64 * 16384},           {"bf16", 64 * 8192}, {"int8", 64 * 4112}, {"topk", 64 * 176},
+      {"rows", 64 * (4 + 16 + 2048)}, {"sign", 64 * 528}};
+  const auto& rows = written["rows"];
+  ASSERT_EQ(rows.size(), expected.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i]["codec"], expected[i].first);
+    EXPECT_EQ(rows[i]["wire_bytes"], expected[i].second) << expected[i].first;
+    EXPECT_EQ(rows[i]["wrong"], 0) << expected[i].first;
+    const double us = rows[i]["encode_us"].get<double>() + rows[i]["decode_us"].get<double>();
+    const double rate = (1048576.0 - expected[i].second) / us * 1e-3;  // GB/s
+    EXPECT_NEAR(rows[i]["break_even_gb_s"].get<double>(), rate, 1e-9 * rate);
+  }
+  EXPECT_NE(result.output.find("never"), std::string::npos) << "none cannot pay";
+}
+
+TEST_F(Command, BenchCommRefusesWhatItCannotCode) {
+  const std::string bench = "bench comm --backend local ";
+  expect_failure(bench + "--codec int4", 64,
+                 "--codec: int4 not in {all,none,bf16,int8,topk,rows,sign}; see `trainer bench "
+                 "comm --help`");
+  expect_failure(bench + "--codec topk --ratio 2", 78,
+                 "[codec] topk with ratio 2; give a share above 0 and up to 1");
+  expect_failure(bench + "--codec sign --ratio 0.1", 64,
+                 "[bench comm] --ratio means nothing to codec sign; use --codec topk or all");
+  expect_failure(bench + "--ratio 0.1", 64,
+                 "--ratio requires --codec; see `trainer bench comm --help`");
+  expect_failure(bench + "--codec all --mpi-out-of-place", 64,
+                 "--mpi-out-of-place excludes --codec; see `trainer bench comm --help`");
+}
+
 }  // namespace
 }  // namespace lockstep
