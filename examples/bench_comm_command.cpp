@@ -137,6 +137,13 @@ std::vector<std::string> codec_choices() {
   return names;
 }
 
+std::string codec_help() {
+  std::string help = "Codecs:\n";
+  for (const CodecEntry& entry : codec_table())
+    help += fmt::format("  {:<8}{}\n", entry.name, entry.help);
+  return help;
+}
+
 // What can be said before any rank starts.
 void check_codec_options(const CLI::App& command, const BenchCodecOptions& options) {
   if (command.count("--ratio") > 0 && options.codec != "topk" && options.codec != "all")
@@ -212,7 +219,8 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
       "Columns and bus factors are those of nccl-tests.\n"
       "Example:\n"
       "  mpirun -np 2 trainer bench comm -b 1M -e 128M -f 2 --json comm.json\n"
-      "\n"
+      "\n" +
+      codec_help() +
       "A codec pays where uncompressed fp32 gradients would be exchanged (algbw) at less than its\n"
       "break-even rate, (fp32 bytes - wire bytes) / (encode + decode time).\n"
       "Example:\n"

@@ -1,9 +1,10 @@
 // Codec `int8`: each cell has a scale, its largest magnitude / 127, and each element is rounded to
 // the nearest multiple of it, ties to even. An element and its multiple are within a factor of two
 // of each other, or the multiple is zero: so the rest is exact (Sterbenz' lemma).
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "dist/codec.h"
 
@@ -29,13 +30,11 @@ class Int8 final : public CellCodec {
   size_t cell_bytes(int64_t n) const override { return sizeof(float) + n; }
 
   void pack(const float* x, int64_t n, std::byte* wire) const override {
-    const float largest = largest_magnitude(x, n);
-    const float scale =
-        std::isfinite(largest) ? largest / 127.0f : std::numeric_limits<float>::quiet_NaN();
+    const float scale = largest_magnitude(x, n) / 127.0f;
     std::memcpy(wire, &scale, sizeof scale);
     int8_t* steps = reinterpret_cast<int8_t*>(wire + sizeof scale);
-    // Below the normal numbers (or not one at all) a scale is too coarse to divide by.
-    if (!(scale >= std::numeric_limits<float>::min())) {
+    // Zero, or too coarse to divide by: all elements wait. Not finite: zero times it is NaN.
+    if (!std::isnormal(scale)) {
       std::memset(steps, 0, n);
       return;
     }

@@ -244,6 +244,11 @@ TEST(CodecRows, LosslessWhateverTheRowsAre) {
       }
 }
 
+// 128 rows' elements in 129 segments: one more than fill 16 bytes of the bitmap.
+TEST(CodecRows, TheBitmapCountsBothEndsOfACell) {
+  expect_rows({31 * 128, cell_size, 31}, normal(31 * 128));
+}
+
 TEST(CodecRows, NeedsAllItsCapacityWhenNothingIsZero) {
   const Floats x = normal(3 * cell_size + 7);
   const auto codec = make_codec("rows", {});
