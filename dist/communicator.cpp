@@ -11,6 +11,26 @@ std::string Topology::describe(int r) const {
   return fmt::format("rank {} on host {}", r, host_name[r]);
 }
 
+std::string Moment::describe() const {
+  switch (phase) {
+    case Phase::start:
+      return "at start";
+    case Phase::step:
+      return step > 0 ? fmt::format("in step {}", step) : "before the first step";
+    case Phase::checkpoint:
+      return fmt::format("in the checkpoint of step {}", step);
+    case Phase::evaluation:
+      return fmt::format("in the evaluation after step {}", step);
+  }
+  fail(Exit::internal, "[dist] no phase {}", static_cast<int>(phase));
+}
+
+const char* Moment::limit_key() const {
+  constexpr const char* kKeys[] = {"dist.start_timeout_s", "dist.timeout_s",
+                                   "dist.checkpoint_timeout_s", "dist.eval_timeout_s"};
+  return kKeys[static_cast<int>(phase)];
+}
+
 bool Work::done() const {
   return !state_ || state_->done();
 }

@@ -104,6 +104,17 @@ using Reader = std::function<void(std::span<const ByteView> views)>;
 using Combine = std::function<void(std::span<const ByteView> views,
                                    std::span<const std::span<std::byte>> outs)>;
 
+// What the ranks are doing together: it decides how long one waits for another (dist/config.h), and
+// messages name it.
+enum class Phase { start, step, checkpoint, evaluation };
+struct Moment {
+  Phase phase = Phase::step;
+  int64_t step = 0;  // the one that is computed, or was last
+
+  std::string describe() const;   // "in step 12"
+  const char* limit_key() const;  // the setting that limits waits: "dist.timeout_s"
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -112,6 +123,9 @@ class Communicator {
   virtual std::string backend() const = 0;
   int rank() const { return topology().rank; }
   int size() const { return topology().size; }
+
+  // From now on this rank is there; returns where it was. At first it is in a step numbered 0.
+  virtual Moment enter(Moment now) = 0;
 
   // Collective and blocking: all ranks call it in the same order with the same sizes. Zeroed
   // memory.
@@ -147,6 +161,20 @@ class Communicator {
 
   // Runs `function` on the communication thread, the only one that may call MPI, and waits for it.
   virtual void call(const std::function<void()>& function) = 0;
+};
+
+// Enters a phase and, at its end, whatever was before.
+class PhaseScope {
+ public:
+  PhaseScope(Communicator& communicator, Moment now)
+      : communicator_(communicator), before_(communicator.enter(now)) {}
+  ~PhaseScope() { communicator_.enter(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Communicator& communicator_;
+  const Moment before_;
 };
 
 // Part sizes in bytes for `count` elements over `ranks`: as even as whole multiples of `grain`

@@ -17,6 +17,9 @@ struct DistConfig {
   double bucket_mb = 25.0;
   bool overlap = true;
   double timeout_s = 300.0;
+  double start_timeout_s = 600.0;
+  double checkpoint_timeout_s = 1800.0;
+  double eval_timeout_s = 1800.0;
   int64_t verify_every = 1000;
 
   template <class V>
@@ -33,7 +36,14 @@ struct DistConfig {
       Range{1e-3, 1e5});
     v("overlap", overlap, "exchange buckets while backward still runs; false: afterwards");
     v("timeout_s", timeout_s,
-      "longest wait for another rank, in seconds; then the run ends with exit code 75",
+      "longest wait for another rank in a training step, in seconds; then the run ends with exit "
+      "code 75",
+      Range{1e-2, 1e6});
+    v("start_timeout_s", start_timeout_s,
+      "the same from the launch to the first step, MPI's own start included", Range{1e-2, 1e6});
+    v("checkpoint_timeout_s", checkpoint_timeout_s, "the same while a checkpoint is written",
+      Range{1e-2, 1e6});
+    v("eval_timeout_s", eval_timeout_s, "the same during evaluation and sampling",
       Range{1e-2, 1e6});
     v("verify_every", verify_every,
       "steps between comparisons of the weights across ranks; 0: only at the start",

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "dist/futex.h"
+#include "dist/launch.h"
 #include "dist/work_state.h"
 
 namespace lockstep {
@@ -21,6 +22,8 @@ using Outs = std::span<const std::span<std::byte>>;
 constexpr std::chrono::microseconds kMessagePause{100};
 // Without messages only a bell matters; the pause bounds how late a time-out is noticed.
 constexpr std::chrono::milliseconds kBellPause{50};
+// An operation that waits too long says more than the watchdog, so it speaks first.
+constexpr std::chrono::seconds kWatchdogGrace{1};
 constexpr size_t kBulletinBytes = 16384;
 constexpr size_t kHeaderBytes = 4096;  // keeps the data page-aligned, and counters off its lines
 
@@ -42,8 +45,7 @@ void copy(ByteView from, std::span<std::byte> to) {
 struct HostCommunicator::Board {
   FutexWord bell;  // rung by peers (and by my own caller) when something may have changed
   std::atomic<uint32_t> failed;
-  int code;
-  char message[2000];
+  Failure failure;
 };
 
 class HostCommunicator::HostWindow : public Window {
@@ -102,6 +104,7 @@ struct HostCommunicator::Operation {
 
   uint64_t number = 0;    // on its window, from 1
   uint64_t sequence = 0;  // on this rank, from 1
+  Moment moment{};
   std::shared_ptr<Work::State> state = std::make_shared<Work::State>();
   Work::Timing timing{};
   Work::Traffic traffic{};
@@ -118,21 +121,29 @@ struct HostCommunicator::Operation {
   }
 };
 
-HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s)
-    : transport_(std::move(transport)), timeout_(static_cast<int64_t>(timeout_s * 1e9)) {
+HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
+                                   const TransportOptions& options)
+    : transport_(std::move(transport)),
+      options_(options),
+      watchdog_(fmt::format("{} on host {}", launched_rank(), host_name())) {
   std::promise<void> ready;
   std::future<void> opened = ready.get_future();
   thread_ = std::thread([this, ready = std::move(ready)]() mutable {
     try {
+      const Moment start{Phase::start, 0};
+      watchdog_.busy("the start of MPI", limit(start), start.limit_key());
       topology_ = transport_->open();
+      watchdog_.rename(topology_.describe(rank()));
       const std::vector<size_t> board(topology_.size, sizeof(Board));
       for (auto& memory : transport_->share(board, "the board"))
         boards_.push_back(std::reinterpret_pointer_cast<Board>(memory));
       const std::vector<size_t> parts(topology_.size, kBulletinBytes);
       bulletin_ = create_window("bulletin", parts, Layout::own_part);
     } catch (...) {
+      watchdog_.idle();
       return ready.set_exception(std::current_exception());
     }
+    watchdog_.idle();
     ready.set_value();
     run();
   });
@@ -151,7 +162,10 @@ HostCommunicator::~HostCommunicator() {
 
 void HostCommunicator::finish() {
   barrier();
-  call([this] { transport_->close(); });
+  call([this] {
+    watchdog_.busy("the end of MPI", limit(moment_), moment_.limit_key());
+    transport_->close();
+  });
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -191,6 +205,7 @@ Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
       return work;
     }
     operation.sequence = ++started_;
+    operation.moment = moment_;
     if (operation.window) operation.number = operation.window->started + 1;
     if (kind == Kind::reclaim && released(operation)) return Work();
     if (kind < Kind::reclaim) ++operation.window->started;
@@ -254,6 +269,18 @@ Work HostCommunicator::reclaim(const WindowPtr& window) {
 
 void HostCommunicator::call(const std::function<void()>& function) {
   start(Kind::call, nullptr, [&](Views, Outs) { function(); }).wait();
+}
+
+Moment HostCommunicator::enter(Moment now) {
+  std::lock_guard lock(mutex_);
+  return std::exchange(moment_, now);
+}
+
+std::chrono::nanoseconds HostCommunicator::limit(const Moment& moment) const {
+  const double limits[] = {options_.start_timeout_s, options_.timeout_s,
+                           options_.checkpoint_timeout_s, options_.eval_timeout_s};
+  return std::chrono::nanoseconds(
+      static_cast<int64_t>(limits[static_cast<int>(moment.phase)] * 1e9));
 }
 
 WindowPtr HostCommunicator::window(const std::string& name, std::span<const size_t> part_bytes,
@@ -322,6 +349,11 @@ void HostCommunicator::run() {
       stopping = stopping_;
     }
     bool progress = false;
+    if (!active_.empty()) {
+      const Moment& moment = active_.front().moment;
+      watchdog_.busy("its communication thread", limit(moment) + kWatchdogGrace,
+                     moment.limit_key());
+    }
     try {
       if (!active_.empty()) check_peers();
       for (auto it = active_.begin(); it != active_.end();) {
@@ -332,6 +364,7 @@ void HostCommunicator::run() {
     } catch (...) {
       return break_with(std::current_exception());
     }
+    watchdog_.idle();
     if (stopping) return;
     if (!progress) sleep(bell);
   }
@@ -476,28 +509,32 @@ std::vector<int> HostCommunicator::peers_behind(const Operation& operation) cons
 
 void HostCommunicator::check_patience(const Operation& operation) const {
   const auto waited = steady_clock::now() - operation.patience_since;
-  if (waited < timeout_) return;
+  const auto allowed = limit(operation.moment);
+  if (waited < allowed) return;
   static constexpr const char* kNames[] = {
       "exchange", "all_reduce (exchange)", "gather", "all_reduce (gather)", "broadcast", "reclaim",
       "call"};
   std::string who;
   for (int r : peers_behind(operation)) who += (who.empty() ? "" : ", ") + topology_.describe(r);
   fail(Exit::restart,
-       "[{}] {} waited {:.1f} s for {} ({} {} of window '{}', operation {} of this rank): dead, "
-       "stuck, or slower than dist.timeout_s = {:g} allows",
+       "[{}] {} waited {:.1f} s for {} {} ({} {} of window '{}', operation {} of this rank): dead, "
+       "stuck, or slower than {} = {:g} allows",
        kNames[static_cast<int>(operation.kind)], topology_.describe(topology_.rank),
-       std::chrono::duration<double>(waited).count(), who, kNames[static_cast<int>(operation.kind)],
-       operation.number, operation.window->name(), operation.sequence,
-       std::chrono::duration<double>(timeout_).count());
+       std::chrono::duration<double>(waited).count(), who, operation.moment.describe(),
+       kNames[static_cast<int>(operation.kind)], operation.number, operation.window->name(),
+       operation.sequence, operation.moment.limit_key(),
+       std::chrono::duration<double>(allowed).count());
 }
 
-void HostCommunicator::check_peers() const {
+void HostCommunicator::check_peers() {
   for (int r = 0; r < topology_.size; ++r) {
     if (r == topology_.rank || !boards_[r]) continue;
     if (boards_[r]->failed.load(std::memory_order_acquire))
-      throw Error(static_cast<Exit>(boards_[r]->code),
-                  fmt::format("[dist] {} failed: {}", topology_.describe(r), boards_[r]->message));
+      throw PeerFailure(boards_[r]->failure, topology_.describe(boards_[r]->failure.rank));
   }
+  if (topology_.hosts == 1) return;
+  if (const auto failure = transport_->announced())
+    throw PeerFailure(*failure, topology_.describe(failure->rank));
 }
 
 void HostCommunicator::sleep(uint32_t bell_seen) {
@@ -514,15 +551,17 @@ void HostCommunicator::break_with(std::exception_ptr error) {
   Board& board = *boards_[topology_.rank];
   try {
     std::rethrow_exception(error);
+  } catch (const PeerFailure& e) {
+    board.failure = e.failure();
   } catch (const Error& e) {
-    board.code = static_cast<int>(e.code());
-    std::strncpy(board.message, e.what(), sizeof board.message - 1);
+    board.failure = {topology_.rank, e.code(), e.what()};
   } catch (const std::exception& e) {
-    board.code = static_cast<int>(Exit::internal);
-    std::strncpy(board.message, e.what(), sizeof board.message - 1);
+    board.failure = {topology_.rank, Exit::internal, e.what()};
   }
   board.failed.store(1, std::memory_order_release);
   ring_peers();
+  if (board.failure.rank == topology_.rank) transport_->announce(board.failure);
+  watchdog_.idle();
   std::lock_guard lock(mutex_);
   broken_ = error;
   std::move(submitted_.begin(), submitted_.end(), std::back_inserter(active_));

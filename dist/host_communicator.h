@@ -15,16 +15,18 @@
 
 #include "dist/communicator.h"
 #include "dist/transport.h"
+#include "dist/watchdog.h"
 
 namespace lockstep {
 
 class HostCommunicator : public Communicator {
  public:
-  HostCommunicator(std::unique_ptr<Transport> transport, double timeout_s);
+  HostCommunicator(std::unique_ptr<Transport> transport, const TransportOptions& options);
   ~HostCommunicator() override;  // without finish(): stops without a word to the others
 
   const Topology& topology() const override { return topology_; }
   std::string backend() const override { return transport_->name(); }
+  Moment enter(Moment now) override;
   WindowPtr window(const std::string& name, std::span<const size_t> part_bytes,
                    Layout layout) override;
   Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used) override;
@@ -65,20 +67,23 @@ class HostCommunicator : public Communicator {
   void read(Operation& operation);
   std::vector<int> peers_behind(const Operation& operation) const;
   void check_patience(const Operation& operation) const;
-  void check_peers() const;
+  void check_peers();
   void sleep(uint32_t bell_seen);
   void break_with(std::exception_ptr error);
+  std::chrono::nanoseconds limit(const Moment& moment) const;
   void ring_peers();
   void ring(int r);
 
   std::unique_ptr<Transport> transport_;
-  const std::chrono::nanoseconds timeout_;
+  const TransportOptions options_;
   Topology topology_;
+  Watchdog watchdog_;
   std::vector<std::shared_ptr<Board>> boards_;  // by rank, null on other hosts
   WindowPtr bulletin_;                          // of all_gather_bytes
   int windows_ = 0;
 
-  std::mutex mutex_;  // guards the next four
+  std::mutex mutex_;  // guards the next five
+  Moment moment_;
   std::deque<Operation> submitted_;
   bool stopping_ = false;
   std::exception_ptr broken_;

@@ -51,6 +51,11 @@ std::string host_name() {
   return name;
 }
 
+std::string launched_rank() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank ? fmt::format("rank {}", rank) : "the rank";
+}
+
 std::string host_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;

@@ -10,6 +10,8 @@
 namespace lockstep {
 
 std::string host_name();
+// "rank 2" as the launcher said, before MPI can; "the rank" without one.
+std::string launched_rank();
 // Equal for two processes exactly when they can map each other's memory: kernel boot and PID
 // namespace.
 std::string host_identity();

@@ -1,9 +1,11 @@
 #include "dist/local.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <list>
 #include <mutex>
@@ -17,6 +19,9 @@ namespace lockstep {
 
 namespace {
 
+// For the other ranks to leave after one has failed: what mpirun gives to processes.
+constexpr std::chrono::seconds kLeaveTime{3};
+
 // What the threads share: a meeting point, and letters for ranks that pretend to be on other hosts.
 struct LocalWorld {
   struct Letter {
@@ -28,18 +33,16 @@ struct LocalWorld {
   explicit LocalWorld(int ranks) : memory(ranks) {}
 
   // First failure wins; wakes whoever waits at the meeting point.
-  void fail(const Error& error) {
+  void fail(const Failure& reason) {
     std::lock_guard lock(mutex);
-    if (!failure) failure = error;
+    if (!failure) failure = reason;
     changed.notify_all();
-  }
-  void check_alive() const {
-    if (failure) throw *failure;
   }
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::optional<Error> failure;
+  std::optional<Failure> failure;
+  int returned = 0;  // ranks that have
   int arrived = 0;
   uint64_t meeting = 0;
   std::vector<std::shared_ptr<std::byte>>
@@ -64,7 +67,6 @@ class LocalTransfer : public Transfer {
 
   bool done() override {
     std::lock_guard lock(world_.mutex);
-    world_.check_alive();
     if (sent_) return (*sent_)->taken;
     for (auto& letter : world_.letters) {
       if (letter.taken || letter.from != from_ || letter.to != to_ || letter.tag != tag_) continue;
@@ -96,6 +98,11 @@ class LocalTransport : public Transport {
     return topology_;
   }
   void close() override {}
+  void announce(const Failure& failure) override { world_->fail(failure); }
+  std::optional<Failure> announced() override {
+    std::lock_guard lock(world_->mutex);
+    return world_->failure;
+  }
 
   std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes_of,
                                                 const std::string& what) override {
@@ -136,12 +143,13 @@ class LocalTransport : public Transport {
       world.changed.notify_all();
     }
     const bool met =
-        world.changed.wait_for(lock, std::chrono::duration<double>(options_.timeout_s),
+        world.changed.wait_for(lock, std::chrono::duration<double>(options_.start_timeout_s),
                                [&] { return world.meeting != meeting || world.failure; });
-    if (world.meeting == meeting) world.check_alive();
+    if (world.meeting == meeting && world.failure)
+      throw PeerFailure(*world.failure, topology_.describe(world.failure->rank));
     if (!met)
       fail(Exit::restart, "[local] rank {} waited {:g} s for the others to create {}", rank_,
-           options_.timeout_s, what);
+           options_.start_timeout_s, what);
     return world.agreed;
   }
 
@@ -151,19 +159,15 @@ class LocalTransport : public Transport {
   Topology topology_;
 };
 
-void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, const TransportOptions& options,
-              const std::function<void(Communicator&)>& body) {
+void run_rank(LocalWorld& world, int rank, std::unique_ptr<Transport> transport,
+              const TransportOptions& options, const std::function<void(Communicator&)>& body) {
   std::unique_ptr<HostCommunicator> communicator;
   auto leave = [&](Exit code, const char* what) {
-    // A lone rank needs no name.
-    const bool several = world->memory.size() > 1;
-    const Error error(code, several ? fmt::format("[rank {}] {}", rank, what) : what);
-    world->fail(error);
     if (communicator) communicator->abort(code, what);
+    world.fail({rank, code, what});  // of no effect if that was announced, or another came first
   };
   try {
-    communicator = std::make_unique<HostCommunicator>(
-        std::make_unique<LocalTransport>(world, rank, options), options.timeout_s);
+    communicator = std::make_unique<HostCommunicator>(std::move(transport), options);
     body(*communicator);
     communicator->finish();
   } catch (const Error& error) {
@@ -173,6 +177,27 @@ void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, const Transpor
   }
 }
 
+std::string last_words(const LocalWorld& world) {
+  // A lone rank needs no name.
+  return world.memory.size() == 1
+             ? world.failure->message
+             : fmt::format("[rank {}] {}", world.failure->rank, world.failure->message);
+}
+
+// Returns when all ranks have. After a failure that may never be: a thread that hangs in its own
+// computation can only be ended with its process.
+void wait_for_ranks(LocalWorld& world) {
+  const int ranks = static_cast<int>(world.memory.size());
+  std::unique_lock lock(world.mutex);
+  auto all_returned = [&] { return world.returned == ranks; };
+  world.changed.wait(lock, [&] { return all_returned() || world.failure; });
+  if (world.changed.wait_for(lock, kLeaveTime, all_returned)) return;
+  std::fprintf(stderr, "%s\n[local] %d of %d ranks did not end within %g s after that\n",
+               last_words(world).c_str(), ranks - world.returned, ranks,
+               std::chrono::duration<double>(kLeaveTime).count());
+  _exit(world.failure->code);
+}
+
 }  // namespace
 
 void run_local(int ranks, const TransportOptions& options,
@@ -180,10 +205,17 @@ void run_local(int ranks, const TransportOptions& options,
   if (ranks < 1) fail(Exit::config, "[dist] local_ranks is {}; it must be at least 1", ranks);
   auto world = std::make_shared<LocalWorld>(ranks);
   std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] { run_rank(world, r, options, body); });
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      run_rank(*world, r, std::make_unique<LocalTransport>(world, r, options), options, body);
+      std::lock_guard lock(world->mutex);
+      ++world->returned;
+      world->changed.notify_all();
+    });
+  }
+  wait_for_ranks(*world);
   for (std::thread& thread : threads) thread.join();
-  world->check_alive();
+  if (world->failure) throw Error(static_cast<Exit>(world->failure->code), last_words(*world));
 }
 
 }  // namespace lockstep

@@ -17,6 +17,8 @@ namespace lockstep {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];
@@ -75,7 +77,9 @@ class MpiTransport : public Transport {
       fail(Exit::config, "[mpi] this MPI was built without thread support (level {} of {})",
            provided, MPI_THREAD_SERIALIZED);
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &failures_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(failures_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world_, &rank);
     MPI_Comm_size(world_, &size);
     check_launch(size);
@@ -93,12 +97,46 @@ class MpiTransport : public Transport {
       identities.emplace_back(host.identity);
     }
     topology_ = make_topology(rank, names, identities, options_.ranks_per_host);
+    if (topology_.hosts > 1)
+      check_mpi(
+          MPI_Irecv(&heard_, sizeof heard_, MPI_BYTE, MPI_ANY_SOURCE, 0, failures_, &hearing_),
+          "MPI_Irecv");
     return topology_;
   }
 
   void close() override {
+    if (hearing_ != MPI_REQUEST_NULL) {
+      MPI_Cancel(&hearing_);
+      MPI_Wait(&hearing_, MPI_STATUS_IGNORE);
+    }
+    MPI_Comm_free(&failures_);
     MPI_Comm_free(&world_);
     check_mpi(MPI_Finalize(), "MPI_Finalize");
+  }
+
+  void announce(const Failure& failure) override {
+    std::vector<MPI_Request> requests;
+    for (int r = 0; r < topology_.size; ++r) {
+      if (topology_.same_host(r)) continue;
+      requests.push_back(MPI_REQUEST_NULL);
+      MPI_Isend(&failure, sizeof failure, MPI_BYTE, r, 0, failures_, &requests.back());
+    }
+    const auto until = Clock::now() + std::chrono::seconds(1);
+    int all = 0;
+    while (!all && Clock::now() < until) {
+      if (MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all,
+                      MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+        return;
+      if (!all) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  std::optional<Failure> announced() override {
+    int heard = 0;
+    if (hearing_ != MPI_REQUEST_NULL)
+      check_mpi(MPI_Test(&hearing_, &heard, MPI_STATUS_IGNORE), "MPI_Test");
+    if (!heard) return std::nullopt;
+    return heard_;
   }
 
   std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes,
@@ -176,7 +214,6 @@ class MpiTransport : public Transport {
 
   template <class T>
   std::vector<T> all_gather(const T& mine, const char* what) {
-    using Clock = std::chrono::steady_clock;
     std::vector<T> all(topology_.size);
     MPI_Request request;
     check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
@@ -186,22 +223,25 @@ class MpiTransport : public Transport {
     for (int done = 0;;) {
       check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done) return all;
-      if (Clock::now() - since > std::chrono::duration<double>(options_.timeout_s))
+      if (Clock::now() - since > std::chrono::duration<double>(options_.start_timeout_s))
         fail(Exit::restart, "[dist] rank {} on host {} waited {:g} s for all ranks to agree on {}",
-             topology_.rank, host_name(), options_.timeout_s, what);
+             topology_.rank, host_name(), options_.start_timeout_s, what);
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 
   const TransportOptions options_;
   MPI_Comm world_ = MPI_COMM_NULL;
+  MPI_Comm failures_ = MPI_COMM_NULL;
+  MPI_Request hearing_ = MPI_REQUEST_NULL;  // for the first failure on another host
+  Failure heard_;
   Topology topology_;
 };
 
 }  // namespace
 
 void run_mpi(const TransportOptions& options, const std::function<void(Communicator&)>& body) {
-  HostCommunicator communicator(std::make_unique<MpiTransport>(options), options.timeout_s);
+  HostCommunicator communicator(std::make_unique<MpiTransport>(options), options);
   try {
     body(communicator);
     communicator.finish();

@@ -1,8 +1,14 @@
 #include "dist/transport.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace lockstep {
+
+Failure::Failure(int rank, Exit code, const char* message)
+    : rank(rank), code(static_cast<int32_t>(code)) {
+  std::strncpy(this->message, message, sizeof this->message - 1);
+}
 
 Topology make_topology(int rank, std::vector<std::string> names,
                        const std::vector<std::string>& identities, int ranks_per_host) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,11 +15,39 @@
 namespace lockstep {
 
 struct TransportOptions {
+  // Longest waits for another rank, by phase (communicator.h). The defaults are those of the
+  // config.
   double timeout_s = 300.0;
+  double start_timeout_s = 600.0;
+  double checkpoint_timeout_s = 1800.0;
+  double eval_timeout_s = 1800.0;
   // For tests: pretend that every so many ranks are a host of their own. 0: the real hosts.
   int ranks_per_host = 0;
   // Messages are cut into pieces of this size, because MPI counts bytes with an int.
   size_t largest_message = size_t{1} << 30;
+};
+
+// Why a rank gave up, as it tells the others. Plain bytes: it travels and lies in shared memory.
+struct Failure {
+  Failure() = default;
+  Failure(int rank, Exit code, const char* message);
+
+  int32_t rank = -1;
+  int32_t code = 0;
+  char message[2000] = {};
+};
+
+// Thrown where a rank learns of another one's failure.
+class PeerFailure : public Error {
+ public:
+  PeerFailure(const Failure& failure, const std::string& who)
+      : Error(static_cast<Exit>(failure.code),
+              fmt::format("[dist] {} failed: {}", who, failure.message)),
+        failure_(failure) {}
+  const Failure& failure() const { return failure_; }
+
+ private:
+  Failure failure_;
 };
 
 // A message under way.
@@ -35,6 +64,12 @@ class Transport {
 
   virtual Topology open() = 0;  // first call; collective
   virtual void close() = 0;  // last call after a good run; collective. Not called after a failure.
+
+  // Last call of a rank that failed: lets the ranks of other hosts know, as far as that is possible
+  // within a second.
+  virtual void announce(const Failure& failure) = 0;
+  // What another rank announced, if any did. Never blocks.
+  virtual std::optional<Failure> announced() = 0;
 
   // Collective: bytes[r] > 0 zeroed, present bytes, aligned to a page, on rank r. Returns the
   // memory of each rank of my host by rank, null for the others. Fails on all ranks if it fails on

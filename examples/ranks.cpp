@@ -63,6 +63,7 @@ void run_ranks(const Config& config, const std::function<void(Communicator&)>& b
     validate(config, config.dist.local_ranks);
   }
   const auto as_rank = [&](Communicator& communicator) {
+    communicator.enter({Phase::start, 0});
     if (!local) validate(config, communicator.size());
     check_same_program(communicator, config);
     const int share = share_of_cores(communicator);
@@ -71,7 +72,10 @@ void run_ranks(const Config& config, const std::function<void(Communicator&)>& b
     AllocatorScope scope(allocator);
     body(communicator);
   };
-  const TransportOptions options{.timeout_s = config.dist.timeout_s};
+  const TransportOptions options{.timeout_s = config.dist.timeout_s,
+                                 .start_timeout_s = config.dist.start_timeout_s,
+                                 .checkpoint_timeout_s = config.dist.checkpoint_timeout_s,
+                                 .eval_timeout_s = config.dist.eval_timeout_s};
   if (local)
     run_local(config.dist.local_ranks, options, as_rank);
   else

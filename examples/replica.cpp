@@ -37,6 +37,7 @@ Replica::Replica(const Config& config, Communicator& communicator)
 }
 
 StepMetrics Replica::step(int64_t t) {
+  communicator_.enter({Phase::step, t});
   const Stopwatch clock;
   const int64_t allocations = Allocator::current().stats().system_allocations;
   const double data_before = loader_->waited_seconds();

@@ -87,6 +87,7 @@ Exit Trainer::train() {
 // What is not done at every step; its time belongs to no step.
 void Trainer::occasional_work(StepMetrics& metrics, bool last) {
   const int64_t t = metrics.step;
+  const PhaseScope scope(communicator_, {Phase::evaluation, t});
   const bool has_val = !config_.data.val.empty() || config_.data.format == "synthetic";
   if (has_val && (last || is_due(config_.train.eval_every, t)))
     metrics.val_loss = replica_.evaluate();
@@ -233,6 +234,7 @@ void Trainer::print_sample(int64_t t) {
 
 // All replicas hold the same tensors, so rank 0's are saved.
 void Trainer::save(int64_t t) {
+  const PhaseScope scope(communicator_, {Phase::checkpoint, t});
   SaveRequest request;
   request.step = t;
   request.keep_last = config_.checkpoint.keep_last;

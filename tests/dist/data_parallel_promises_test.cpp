@@ -259,6 +259,7 @@ class Recorder : public Communicator {
 
   const Topology& topology() const override { return inner_.topology(); }
   std::string backend() const override { return inner_.backend(); }
+  Moment enter(Moment now) override { return inner_.enter(now); }
   WindowPtr window(const std::string& name, std::span<const size_t> part_bytes,
                    Layout layout) override {
     return inner_.window(name, part_bytes, layout);

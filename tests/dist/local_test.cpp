@@ -76,6 +76,74 @@ TEST(Local, AWaitIsBoundedAndNamesWhoIsMissingWhere) {
   }
 }
 
+TEST(Local, EveryPhaseHasItsLimitAndItsWords) {
+  const struct {
+    Moment moment;
+    const char* words;
+  } kCases[] = {
+      {{Phase::start, 0}, " at start (gather 1 of window 'w', "},
+      {{Phase::step, 0}, " before the first step (gather 1 of window 'w', "},
+      {{Phase::step, 7}, " in step 7 (gather 1 of window 'w', "},
+      {{Phase::checkpoint, 8}, " in the checkpoint of step 8 (gather 1 of window 'w', "},
+      {{Phase::evaluation, 9}, " in the evaluation after step 9 (gather 1 of window 'w', "},
+  };
+  for (const auto& [moment, words] : kCases) {
+    TransportOptions options{20, 20, 20, 20};
+    double& limit = moment.phase == Phase::start        ? options.start_timeout_s
+                    : moment.phase == Phase::step       ? options.timeout_s
+                    : moment.phase == Phase::checkpoint ? options.checkpoint_timeout_s
+                                                        : options.eval_timeout_s;
+    limit = 0.1;
+    const Error error = error_of(2, options, [&](auto& c) {
+      c.enter({Phase::start, 0});
+      if (moment.phase == Phase::start) c.enter({Phase::step, 0});
+      const auto window = c.window("w", even_parts(100, 4, c.size()));
+      const PhaseScope scope(c, moment);
+      if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      c.gather(window).wait();
+    });
+    EXPECT_EQ(error.code(), Exit::restart);
+    expect_contains(error, words);
+    expect_contains(error, fmt::format("or slower than {} = 0.1 allows", moment.limit_key()));
+  }
+}
+
+TEST(Local, AScopeEndsWithWhatWasBefore) {
+  run_local(1, {}, [](auto& c) {
+    c.enter({Phase::step, 3});
+    { const PhaseScope scope(c, {Phase::checkpoint, 3}); }
+    const Moment before = c.enter({});
+    EXPECT_EQ(before.phase, Phase::step);
+    EXPECT_EQ(before.step, 3);
+  });
+}
+
+// The thread cannot be ended, so the process is, with the first failure's message and code.
+TEST(LocalDeathTest, ARankThatHangsInItsOwnComputationEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_local(2, {.timeout_s = 20},
+                        [](auto& c) {
+                          c.barrier();
+                          if (c.rank() == 0) fail(Exit::data, "[data] shard 7 is truncated");
+                          std::this_thread::sleep_for(std::chrono::hours(1));
+                        }),
+              testing::ExitedWithCode(65),
+              "\\[rank 0\\] \\[data\\] shard 7 is truncated\n"
+              "\\[local\\] 1 of 2 ranks did not end within 3 s after that");
+}
+
+TEST(LocalDeathTest, TheWatchdogEndsAProcessWhoseCommunicationThreadHangs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_local(1, {.timeout_s = 0.2},
+                        [](auto& c) {
+                          c.enter({Phase::step, 1});
+                          c.call([] { std::this_thread::sleep_for(std::chrono::hours(1)); });
+                        }),
+              testing::ExitedWithCode(75),
+              "\\[watchdog\\] rank 0 on host .*: its communication thread has not returned for "
+              "1.2 s, longer than dist.timeout_s allows");
+}
+
 TEST(Local, ReclaimWaitsForSlowReaders) {
   run_local(3, {.timeout_s = 20}, [](auto& c) {
     std::atomic<bool> has_read = false;
@@ -121,8 +189,10 @@ TEST(DistConfig, NamesEveryFieldOnce) {
     names.push_back(name);
   };
   DistConfig().visit(counter);
-  const std::vector<std::string> expected = {"backend", "local_ranks", "reducer",     "bucket_mb",
-                                             "overlap", "timeout_s",   "verify_every"};
+  const std::vector<std::string> expected = {
+      "backend",        "local_ranks", "reducer",         "bucket_mb",
+      "overlap",        "timeout_s",   "start_timeout_s", "checkpoint_timeout_s",
+      "eval_timeout_s", "verify_every"};
   EXPECT_EQ(names, expected);
 }
 
