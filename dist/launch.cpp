@@ -33,9 +33,10 @@ constexpr std::array<std::string_view, 17> kPrefixes = {"OMP_",      "GOMP_",
                                                         "LD_PRELOAD"};
 
 // mpirun's own letters to its ranks and what names a device per rank.
-constexpr std::array<std::string_view, 7> kNotCompared = {
-    "OMPI_MCA_ess",       "OMPI_MCA_orte_",       "OMPI_MCA_pmix",       "OMPI_MCA_initial_wdir",
-    "OMPI_MCA_shmem_RUN", "OMPI_MCA_mpi_oversub", "CUDA_VISIBLE_DEVICES"};
+constexpr std::array<std::string_view, 9> kNotCompared = {
+    "OMPI_MCA_ess",          "OMPI_MCA_orte_",       "OMPI_MCA_pmix",
+    "OMPI_MCA_initial_wdir", "OMPI_MCA_plm",         "OMPI_MCA_routed",
+    "OMPI_MCA_shmem_RUN",    "OMPI_MCA_mpi_oversub", "CUDA_VISIBLE_DEVICES"};
 
 template <size_t N>
 bool starts_with_any(std::string_view name, const std::array<std::string_view, N>& prefixes) {

@@ -16,8 +16,9 @@ class Launch : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS",
-                             "OMPI_MCA_btl", "OMPI_MCA_orte_launch", "DNNL_MAX_CPU_ISA"})
+    for (const char* name :
+         {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS", "OMPI_MCA_btl",
+          "OMPI_MCA_orte_launch", "OMPI_MCA_plm", "DNNL_MAX_CPU_ISA"})
       unsetenv(name);
   }
 };
@@ -63,12 +64,14 @@ TEST_F(Launch, CoresAndTheRemedy) {
 TEST_F(Launch, TheEnvironmentThatMattersWithoutTheLaunchersOwn) {
   setenv("OMPI_MCA_btl", "tcp,self", 1);
   setenv("OMPI_MCA_orte_launch", "1", 1);
+  setenv("OMPI_MCA_plm", "rsh", 1);  // set on other hosts than mpirun's
   setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
   std::string found;
   for (const auto& [name, value] : relevant_environment()) found += name + "=" + value + ";";
   EXPECT_NE(found.find("DNNL_MAX_CPU_ISA=AVX2;"), std::string::npos) << found;
   EXPECT_NE(found.find("OMPI_MCA_btl=tcp,self;"), std::string::npos) << found;
   EXPECT_EQ(found.find("orte"), std::string::npos) << found;
+  EXPECT_EQ(found.find("plm"), std::string::npos) << found;
 }
 
 TEST_F(Launch, HostsHaveNamesAndIdentities) {

@@ -1,0 +1,111 @@
+// Training over pretend hosts (README.md): the bits are those of one host, a cut link ends the run
+// and loses nothing, and the bytes in the metrics are those on the wire.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/examples/tiny_run.h"
+
+namespace lockstep {
+namespace {
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "lacks '" << part << "':\n" << text;
+}
+
+class Netlab : public TinyRun {
+ protected:
+  static std::string lab(const std::string& options) { return NETLAB " " + options + " -- "; }
+
+  Trace trained_on_hosts(const std::string& name, const std::string& options, const Json& changes) {
+    configure(name, changes, Launch::mpirun);
+    ended_ = command(lab(options) + trainer() + " --config " + name + ".json");
+    EXPECT_EQ(ended_.code, 0) << ended_.errors;
+    return trace(name);
+  }
+
+  // What netlab counted at the link of a host.
+  double bytes_sent(int host) const {
+    const std::string line = "netlab: host " + std::to_string(host) + " sent ";
+    const size_t at = ended_.errors.find(line);
+    EXPECT_NE(at, std::string::npos) << ended_.errors;
+    return at == std::string::npos ? 0 : std::atof(ended_.errors.c_str() + at + line.size());
+  }
+
+  Ended ended_;
+};
+
+TEST_F(Netlab, HostsHaveTheBitsOfOneHost) {
+  for (int ranks_per_host : {1, 2}) {
+    SCOPED_TRACE(ranks_per_host);
+    const std::string suffix = std::to_string(ranks_per_host);
+    const Trace one_host =
+        trained("one" + suffix, {{"dist", {{"local_ranks", 2 * ranks_per_host}}}});
+    const Trace two_hosts =
+        trained_on_hosts("two" + suffix, "--hosts 2 --mbit 200 --ranks " + suffix, {});
+    EXPECT_EQ(two_hosts.bits, one_host.bits);
+    expect_contains(two_hosts.log, std::to_string(2 * ranks_per_host) + " ranks (mpi) on 2 hosts");
+  }
+}
+
+TEST_F(Netlab, WireBytesAreThoseOnTheWire) {
+  const Trace run = trained_on_hosts("wire", "--hosts 2 --ranks 1 --mbit 500",
+                                     {{"model", {{"d_model", 128}}}, {"train", {{"steps", 20}}}});
+  double told = 0;
+  for (const auto& [t, step] : run.steps) told += step["wire_bytes"].get<double>();
+  EXPECT_GT(told, 20e6);
+  // Beyond them: TCP's and Ethernet's headers, losses and norms, the start of MPI.
+  EXPECT_GT(bytes_sent(1) / told, 1.0);
+  EXPECT_LT(bytes_sent(1) / told, 1.05);
+}
+
+TEST_F(Netlab, ACutLinkEndsTheRunAndLosesNothing) {
+  const Json changes = {{"train", {{"steps", 60}}},
+                        {"dist", {{"timeout_s", 2.0}}},
+                        {"checkpoint", {{"every", 5}, {"resume", "auto"}}}};
+  Json alone = changes;
+  alone["dist"]["local_ranks"] = 2;
+  const std::string bits = trained("whole", alone).bits;
+
+  const std::string name = "cut" + std::to_string(getpid());
+  configure("cut", changes, Launch::mpirun);
+  const std::string train = trainer() + " --config cut.json";
+  Process run(folder_.path(), lab("--hosts 2 --ranks 1 --mbit 20 --name " + name) + train);
+  ASSERT_TRUE(run.wait_until([&] { return steps_done("cut") >= 12; }));
+  EXPECT_EQ(command(NETLAB " cut " + name + " 2").code, 0);
+  const auto cut = std::chrono::steady_clock::now();
+  const Ended ended = run.wait();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - cut;
+  // Whoever comes first: rank 0, after dist.timeout_s, or mpirun, after three lost keepalives.
+  EXPECT_TRUE(ended.code == 75 || ended.code == 205) << ended.code << ended.errors;
+  EXPECT_LT(took.count(), 20);
+  expect_contains(trace("cut").log, " waited 2.0 s for rank 1 on host host2 in step ");
+  EXPECT_LT(steps_done("cut"), 60);
+
+  const Ended resumed = command(lab("--hosts 2 --ranks 1") + train);
+  EXPECT_EQ(resumed.code, 0) << resumed.errors;
+  expect_contains(trace("cut").log, "resumed from ");
+  EXPECT_EQ(trace("cut").bits, bits);
+}
+
+TEST_F(Netlab, AFailingRankIsHeardOnTheOtherHost) {
+  const Ended ended = command(lab("--hosts 2 --ranks 1") + FAILING_RANK " throw 20");
+  EXPECT_EQ(ended.code, 65);
+  expect_contains(ended.errors, "[dist] rank 1 on host host2 failed: [data] shard 7 is truncated");
+}
+
+TEST_F(Netlab, AStoppedRankIsNamed) {
+  const Ended ended = command(lab("--hosts 2 --ranks 2") + FAILING_RANK " stop 2");
+  EXPECT_EQ(ended.code, 75);
+  expect_contains(ended.errors, " waited 2.0 s for rank 1 on host host1 in step 12 ");
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (std::system(NETLAB " check") != 0) return 77;
+  return RUN_ALL_TESTS();
+}
