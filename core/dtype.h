@@ -17,6 +17,10 @@ namespace lockstep {
 
 enum class DType : uint8_t { f32, bf16, i32, u8, f64 };
 
+constexpr bool is_floating(DType t) {
+  return t == DType::f32 || t == DType::bf16 || t == DType::f64;
+}
+
 constexpr size_t size_of(DType t) {
   switch (t) {
     case DType::f32:

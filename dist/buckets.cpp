@@ -62,7 +62,7 @@ int64_t cell_count(int64_t elements) {
 }
 
 std::vector<Bucket> plan_buckets(const std::vector<NamedTensor>& parameters, int64_t bucket_bytes,
-                                 int ranks) {
+                                 int ranks, const std::vector<size_t>& unit_of) {
   std::vector<Bucket> buckets;
   const size_t last = last_members(parameters);
   int64_t filled = 0;  // elements of the open bucket
@@ -75,7 +75,9 @@ std::vector<Bucket> plan_buckets(const std::vector<NamedTensor>& parameters, int
     if (size == 0) continue;
     const bool full = (filled + size) * static_cast<int64_t>(sizeof(float)) > bucket_bytes;
     const bool last_begins = filled > 0 && i < last && buckets.back().members[0].parameter >= last;
-    if (filled > 0 && (full || last_begins)) close();
+    const bool unit_begins = filled > 0 && !unit_of.empty() &&
+                             unit_of[i] != unit_of[buckets.back().members[0].parameter];
+    if (filled > 0 && (full || last_begins || unit_begins)) close();
     if (filled == 0) buckets.emplace_back();
     buckets.back().members.push_back({i, filled});
     filled += size;

@@ -14,6 +14,13 @@ struct CommTimes {
   double exposed_ms = 0;  // the compute thread waited for communication or peers
   double wait_ms = 0;     // of exposed_ms, the part in which nothing was communicated: a slower
                           // rank's gradient was awaited
+
+  CommTimes& operator+=(const CommTimes& more) {
+    comm_ms += more.comm_ms;
+    exposed_ms += more.exposed_ms;
+    wait_ms += more.wait_ms;
+    return *this;
+  }
 };
 
 // One operation: the last rank's part was there, the result was there.

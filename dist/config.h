@@ -10,17 +10,47 @@
 
 namespace lockstep {
 
+// What gradients lose on the wire, and who makes up for it (codec.h).
+struct CompressionConfig {
+  std::string codec = "none";
+  double ratio = 0.01;
+  bool error_feedback = true;
+  int64_t warmup_steps = 0;
+  int64_t min_elements = 65536;
+
+  template <class V>
+  void visit(V& v) {
+    v("codec", codec,
+      "none; bf16; int8: a scale per cell of 4096; topk: the largest of each cell; rows: lossless, "
+      "rows that are zero stay at home; sign: 1 bit and a scale per cell",
+      Choices{"none", "bf16", "int8", "topk", "rows", "sign"});
+    v("ratio", ratio, "share of a cell's elements that topk sends", Range{1e-6, 1});
+    v("error_feedback", error_feedback,
+      "what a lossy codec left out is added to the next step's gradient");
+    v("warmup_steps", warmup_steps, "steps at the start of the run that travel uncompressed",
+      Range{0, 1e12});
+    v("min_elements", min_elements,
+      "parameters with fewer elements, and all with one dimension, travel uncompressed",
+      Range{0, 1e12});
+  }
+};
+
 struct DistConfig {
   std::string backend = "mpi";
   int local_ranks = 1;
+  int zero_stage = 0;
+  std::string accumulate = "auto";
   std::string reducer = "bucketed";
   double bucket_mb = 25.0;
   bool overlap = true;
+  CompressionConfig compression;
   double timeout_s = 300.0;
   double start_timeout_s = 600.0;
   double checkpoint_timeout_s = 1800.0;
   double eval_timeout_s = 1800.0;
   int64_t verify_every = 1000;
+
+  bool reduced() const { return accumulate == "auto" ? zero_stage >= 2 : accumulate == "reduced"; }
 
   template <class V>
   void visit(V& v) {
@@ -28,6 +58,14 @@ struct DistConfig {
       "who the ranks are: mpi (processes started by mpirun) or local (threads of this process)",
       Choices{"mpi", "local"});
     v("local_ranks", local_ranks, "number of ranks of backend local", Range{1, 64});
+    v("zero_stage", zero_stage,
+      "what is split among the ranks: 0 nothing; 1 optimizer state and updates; 2 also gradients; "
+      "3 also parameters",
+      Range{0, 3});
+    v("accumulate", accumulate,
+      "local: sum micro-batches on each rank and exchange once per step; reduced: exchange every "
+      "micro-batch and sum the shards; auto: local for zero_stage 0 and 1, reduced for 2 and 3",
+      Choices{"auto", "local", "reduced"});
     v("reducer", reducer,
       "bucketed: gradients travel while backward runs; naive: one by one after backward, with the "
       "same bits, for reading and for comparison",
@@ -35,6 +73,7 @@ struct DistConfig {
     v("bucket_mb", bucket_mb, "size at which a gradient bucket is closed, in MiB",
       Range{1e-3, 1e5});
     v("overlap", overlap, "exchange buckets while backward still runs; false: afterwards");
+    v("compression", compression, "gradients made smaller for the wire");
     v("timeout_s", timeout_s,
       "longest wait for another rank in a training step, in seconds; then the run ends with exit "
       "code 75",

@@ -1,8 +1,8 @@
 // DataParallel: N ranks, each with the gradient of its own micro batches, end up with the same mean
-// gradient. It attaches itself to the parameters' leaves and is told where backward passes and
-// steps begin and end; it knows no model and no optimizer. The naive form comes first, to read and
-// to compare with; the bucketed one is what is used. Both give the same bits. Read next:
-// data_parallel.cpp.
+// gradient, or with their shard of it. It attaches itself to the parameters' leaves and is told
+// where backward passes and steps begin and end; it knows no model and no optimizer. The naive form
+// (naive.cpp) comes first, to read and to compare with; the bucketed one (reducer.cpp) is what is
+// used. Both give the same bits. Read next: naive.cpp.
 #pragma once
 
 #include <memory>
@@ -20,38 +20,73 @@ namespace lockstep {
 struct GradientReport : CommTimes {
   // 2-norm of the mean gradient over all parameters; not finite if any element is not.
   double norm = 0;
-  std::string non_finite;  // the first parameter, in order, with a non-finite gradient; else empty
-  int64_t wire_bytes = 0;  // gradient bytes this rank sent to others
+  std::string non_finite;   // the first parameter, in order, with a non-finite gradient; else empty
+  int64_t wire_bytes = 0;   // gradient bytes this rank sent to others
+  int64_t param_bytes = 0;  // parameter bytes this rank sent to others since the last report
+  // Of one pass of the compressed parameters through their codec: bytes before and after.
+  int64_t plain_bytes = 0, packed_bytes = 0;
 };
+
+struct MicroStep {
+  int64_t step = 1;   // of the run, from 1
+  int64_t index = 0;  // in the step
+  int64_t count = 1;  // micro steps of the step
+  bool last() const { return index + 1 == count; }
+};
+
+// In which order micro batches are added up. same_world: those of a rank one after the other.
+// any_world: one balanced tree over the step's micro batches by global index, so that the number of
+// ranks changes no bit (ranks and micro steps must be powers of two).
+enum class SumOrder { same_world, any_world };
 
 class DataParallel {
  public:
   // The leaves forget it. Waits for what was launched, because peers still count on it.
   virtual ~DataParallel() = default;
 
-  // Before each backward pass of a step, micro = 0, 1, .., count - 1. Gradients of the micro steps
-  // are summed locally; communication belongs to the last, so it has one backward pass at most.
-  virtual void begin_micro_step(int64_t micro, int64_t count) = 0;
+  // Before each backward pass of a step: one backward pass per micro step.
+  virtual void begin_micro_step(const MicroStep& micro) = 0;
 
-  // After the last backward pass: returns when every gradient() is the sum over ranks of the
-  // gradients (each already divided by the step's global token count, so this is the mean). A
-  // parameter that got no gradient counts as zero and is named once in the log line returned by
-  // unused().
+  // After the last backward pass: returns when every gradient() is the sum over ranks and micro
+  // steps of the gradients (each already divided by the step's global token count, so this is the
+  // mean), and the shards may be written. A parameter that got no gradient counts as zero and is
+  // named by unused().
   virtual GradientReport finish() = 0;
 
-  // Of the i-th parameter given at construction: fp32, its shape. Valid from finish() to release().
+  // What this rank updates: the parameters themselves, or with zero_stage >= 1 its runs of cells,
+  // named "parameter[first:end]" by element. Matrices stay two-dimensional (1, n), vectors flat.
+  virtual const std::vector<NamedTensor>& shards() const = 0;
+
+  // Of the i-th shard: fp32, its shape. Valid from finish() to end_step().
   virtual const Tensor& gradient(size_t i) const = 0;
 
-  // The optimizer has read the gradients: their memory may be written again.
-  virtual void release() = 0;
+  // The optimizer has updated the shards (or, not committed, skipped the step): the other ranks get
+  // to see them, and what codecs left out this time is kept for the next.
+  virtual void end_step(bool committed) = 0;
+
+  // The shards were written outside of a step (a checkpoint was read).
+  virtual void shards_changed() = 0;
+
+  // Around every use of a unit's parameters: see make_data_parallel.
+  virtual void acquire(size_t unit) = 0;
+  virtual void release(size_t unit) = 0;
+
+  // What must be saved to resume with the same bits, beside shards and optimizer: residuals of
+  // lossy codecs. "parameter.residual" is this rank's own and sums over ranks; the "[first:end]"
+  // ones belong to the owner of the shard.
+  virtual std::vector<NamedTensor> state() const = 0;
 
   // Parameters that got no gradient in the first step, for one warning.
   virtual const std::vector<std::string>& unused() const = 0;
 };
 
-// `parameters` in the order of their use in forward (a Module's parameters()).
+// `parameters` in the order of their use in forward (a Module's parameters()); unit_of[i] is the
+// unit of parameter i, ascending (empty: all are unit 0). With zero_stage 3 a unit's parameters are
+// there between acquire() and release() only, which nest; all ranks acquire in the same order.
 std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
-                                                 std::vector<NamedTensor> parameters);
+                                                 std::vector<NamedTensor> parameters,
+                                                 std::vector<size_t> unit_of = {},
+                                                 SumOrder order = SumOrder::same_world);
 
 }  // namespace lockstep

@@ -53,8 +53,9 @@ struct TrainConfig {
       "block: keep only each block's input and run its forward pass again in backward",
       Choices{"none", "block"});
     v("reproducible", reproducible,
-      "same_world: the same bits in every run with the same number of ranks",
-      Choices{"same_world"});
+      "same_world: the same bits in every run with the same number of ranks; any_world: also with "
+      "another, if ranks and micro-batches per rank are powers of two",
+      Choices{"same_world", "any_world"});
     v("seed", seed, "of initial weights, data order and dropout", Range{0});
     v("threads", threads, "threads per rank; 0: the host's usable cores / its ranks",
       Range{0, 4096});

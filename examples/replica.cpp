@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <set>
 
 #include "core/ops.h"
 #include "dist/verify.h"
@@ -19,6 +21,23 @@ Tensor to_tensor(const std::vector<int32_t>& ids, int64_t rows) {
   return Tensor::from(ids, {rows, std::ssize(ids) / rows});
 }
 
+// Parameters are gathered and released by the model's children: embedding, blocks, norm, head. The
+// unit of each parameter, in order.
+std::vector<size_t> units_of(const Gpt& model) {
+  std::vector<size_t> units;
+  size_t unit = 0;
+  for (const Module* child : model.children()) {
+    const size_t own = child->parameters().size();
+    units.insert(units.end(), own, unit);
+    unit += own > 0;
+  }
+  return units;
+}
+
+SumOrder sum_order(const TrainConfig& train) {
+  return train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
+}
+
 }  // namespace
 
 Replica::Replica(const Config& config, Communicator& communicator)
@@ -27,13 +46,37 @@ Replica::Replica(const Config& config, Communicator& communicator)
       accumulation_(accumulation(config, communicator.size())),
       model_(config.model, config.train.dtype(), config.train.seed),
       parameters_(model_.parameters()),
-      optimizer_(make_optimizer(config.optim, parameters_)),
-      gradients_(make_data_parallel(config.dist, communicator, parameters_)),
+      gradients_(make_data_parallel(config.dist, communicator, parameters_, units_of(model_),
+                                    sum_order(config.train))),
+      optimizer_(make_optimizer(config.optim, gradients_->shards())),
       train_data_(open_train_data(config.data, config.model.vocab_size, config.train.seed)),
       val_data_(open_val_data(config.data, config.model.vocab_size, config.train.seed)),
       sampler_(std::make_unique<TrainSampler>("data.train", train_data_->size(),
                                               config.train.seq_len, config.train.seed)) {
+  attach_units();
   start_after(0, 0);
+}
+
+// Whoever uses parameters says so: a child its own and those it borrows.
+void Replica::attach_units() {
+  const std::vector<size_t> unit_of = units_of(model_);
+  const auto unit_of_tensor = [&](const Tensor& tensor) {
+    const auto same = [&](const NamedTensor& p) { return p.tensor.node() == tensor.node(); };
+    return unit_of[std::ranges::find_if(parameters_, same) - parameters_.begin()];
+  };
+  for (Module* child : model_.children()) {
+    std::set<size_t> units;
+    for (const NamedTensor& p : child->parameters()) units.insert(unit_of_tensor(p.tensor));
+    for (const NamedTensor& p : child->borrowed()) units.insert(unit_of_tensor(p.tensor));
+    for (size_t unit : units) {
+      const auto acquire = [this, unit] { gradients_->acquire(unit); };
+      const auto release = [this, unit] { gradients_->release(unit); };
+      child->hooks.before_forward.push_back(acquire);
+      child->hooks.after_forward.push_back(release);
+      child->hooks.before_backward.push_back(acquire);
+      child->hooks.after_backward.push_back(release);
+    }
+  }
 }
 
 StepMetrics Replica::step(int64_t t) {
@@ -48,7 +91,7 @@ StepMetrics Replica::step(int64_t t) {
     losses.push_back(train_micro_batch(micro));
   const GradientReport report = gradients_->finish();
   const Stopwatch sync;
-  const double loss = sum_over_ranks(losses) / static_cast<double>(tokens_per_step());
+  const double loss = sum_over_ranks(losses, deal()) / static_cast<double>(tokens_per_step());
   const double sync_ms = sync.ms();
   clip_or_skip(report, loss);
   update();
@@ -64,7 +107,8 @@ StepMetrics Replica::step(int64_t t) {
   // What finish() waited beyond the communication itself, it waited for others to run.
   m.exposed_comm_ms = std::min(report.exposed_ms - report.wait_ms, report.comm_ms);
   m.wait_ms = report.exposed_ms - m.exposed_comm_ms + sync_ms;
-  m.wire_bytes = report.wire_bytes;
+  m.wire_bytes = report.wire_bytes + report.param_bytes;
+  m.param_bytes = report.param_bytes;
   m.step_ms = clock.ms();
   m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
   m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
@@ -90,7 +134,7 @@ void Replica::plan(int64_t t) {
 double Replica::train_micro_batch(int64_t micro) {
   const Batch& batch = loader_->next();
   const int64_t rows = config_.train.micro_batch;
-  gradients_->begin_micro_step(micro, accumulation_);
+  gradients_->begin_micro_step({.step = scalars_.step, .index = micro, .count = accumulation_});
   const ForwardContext context{.training = true,
                                .recompute = config_.train.recompute == "block",
                                .seed = static_cast<uint64_t>(config_.train.seed),
@@ -113,22 +157,28 @@ void Replica::clip_or_skip(const GradientReport& report, double loss) {
 }
 
 void Replica::update() {
-  for (size_t i = 0; i < parameters_.size(); ++i)
+  for (size_t i = 0; i < gradients_->shards().size(); ++i)
     optimizer_->step(i, gradients_->gradient(i), scalars_);
-  gradients_->release();
+  gradients_->end_step(!scalars_.skip);
 }
 
 // In fp64 and in order of the micro batches' global index, so that the sum does not depend on how
-// they are dealt out (rank r has numbers rk .. rk + k - 1).
-double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch) {
-  double sum = 0;
-  for (const auto& bytes :
-       communicator_.all_gather_bytes(std::as_bytes(std::span(by_micro_batch)))) {
-    std::vector<double> theirs(bytes.size() / sizeof(double));
-    std::memcpy(theirs.data(), bytes.data(), bytes.size());
-    for (double x : theirs) sum += x;
-  }
-  return sum;
+// they are dealt out.
+double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal) {
+  const size_t ranks = communicator_.size(), count = by_micro_batch.size();
+  std::vector<double> all(ranks * count);
+  const auto bytes = communicator_.all_gather_bytes(std::as_bytes(std::span(by_micro_batch)));
+  for (size_t r = 0; r < ranks; ++r)
+    for (size_t i = 0; i < count; ++i)
+      std::memcpy(&all[deal == Deal::blocked ? r * count + i : i * ranks + r],
+                  bytes[r].data() + i * sizeof(double), sizeof(double));
+  return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+// Micro batches that are exchanged one by one are dealt out in turn, so that what is summed over
+// ranks first are neighbours.
+Deal Replica::deal() const {
+  return config_.dist.reduced() ? Deal::interleaved : Deal::blocked;
 }
 
 double Replica::evaluate() {
@@ -152,33 +202,47 @@ double Replica::evaluate() {
             ? 0.0
             : model_.loss(to_tensor(batch.x, rows), to_tensor(batch.y, rows), {}).item<float>());
   }
-  return sum_over_ranks(losses) / sum_over_ranks(counts);
+  return sum_over_ranks(losses, Deal::blocked) / sum_over_ranks(counts, Deal::blocked);
 }
 
 void Replica::start_after(int64_t t, int64_t skipped_in_a_row) {
   skipped_in_a_row_ = skipped_in_a_row;
-  loader_ = std::make_unique<Loader>(
-      *train_data_, *sampler_,
-      step_schedule(Deal::blocked, communicator_.rank(), communicator_.size(), accumulation_,
-                    config_.train.micro_batch),
-      Loader::Options{.micro_batch = config_.train.micro_batch,
-                      .seq_len = config_.train.seq_len,
-                      .workers = config_.data.workers,
-                      .start = t * accumulation_});
+  loader_ =
+      std::make_unique<Loader>(*train_data_, *sampler_,
+                               step_schedule(deal(), communicator_.rank(), communicator_.size(),
+                                             accumulation_, config_.train.micro_batch),
+                               Loader::Options{.micro_batch = config_.train.micro_batch,
+                                               .seq_len = config_.train.seq_len,
+                                               .workers = config_.data.workers,
+                                               .start = t * accumulation_});
 }
 
+// Unit by unit, because more than one may not fit.
 void Replica::verify() {
-  check_same(communicator_, "weights", describe_with_hashes(parameters_));
+  const std::vector<size_t> unit_of = units_of(model_);
+  std::string lines;
+  for (size_t begin = 0, end; begin < parameters_.size(); begin = end) {
+    end = std::ranges::upper_bound(unit_of, unit_of[begin]) - unit_of.begin();
+    gradients_->acquire(unit_of[begin]);
+    lines += describe_with_hashes(std::span(parameters_).subspan(begin, end - begin));
+    gradients_->release(unit_of[begin]);
+  }
+  check_same(communicator_, "weights", lines);
+}
+
+void Replica::state_changed() {
+  gradients_->shards_changed();
 }
 
 void Replica::weights_changed() {
-  optimizer_ = make_optimizer(config_.optim, parameters_);
+  gradients_->shards_changed();
+  optimizer_ = make_optimizer(config_.optim, gradients_->shards());
 }
 
 std::vector<NamedTensor> Replica::state() const {
-  std::vector<NamedTensor> all = parameters_;
-  const std::vector<NamedTensor> optimizer = optimizer_->state();
-  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  std::vector<NamedTensor> all = gradients_->shards();
+  for (const auto& more : {optimizer_->state(), gradients_->state()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 

@@ -34,7 +34,9 @@ class Replica {
   // Continues with step t + 1: the data position follows from t.
   void start_after(int64_t t, int64_t skipped_in_a_row);
 
-  // The weights were read from elsewhere: the optimizer starts anew from them.
+  // state() was written from elsewhere.
+  void state_changed();
+  // Only the weights were: the optimizer starts anew from them.
   void weights_changed();
 
   // Compares weights across ranks. Collective; Exit::config naming the parameter that differs.
@@ -51,19 +53,21 @@ class Replica {
   std::string data_identity() const;
 
  private:
+  void attach_units();
   void plan(int64_t t);
   double train_micro_batch(int64_t micro);
   void clip_or_skip(const GradientReport& report, double loss);
   void update();
-  double sum_over_ranks(const std::vector<double>& by_micro_batch);
+  double sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal);
+  Deal deal() const;
 
   Config config_;
   Communicator& communicator_;
   int64_t accumulation_;
   Gpt model_;
   std::vector<NamedTensor> parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<DataParallel> gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Dataset> train_data_, val_data_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<Loader> loader_;

@@ -173,7 +173,7 @@ void Trainer::load_tensors(const std::string& checkpoint, bool weights_only) {
       file.read(name, tensor);
     return std::string();
   });
-  if (weights_only) replica_.weights_changed();
+  weights_only ? replica_.weights_changed() : replica_.state_changed();
 }
 
 // A signal may have reached some ranks only: what any of them got, all obey after this step.

@@ -75,6 +75,19 @@ void check_train(const Config& config) {
          train.seq_len, config.model.max_seq_len);
 }
 
+void check_compression(const CompressionConfig& compression) {
+  const CompressionConfig defaults;
+  const bool compresses = compression.codec != "none";
+  only_if(compression.codec == "topk", "dist.compression.ratio", compression.ratio, defaults.ratio,
+          "dist.compression.codec is topk");
+  only_if(compresses && compression.codec != "rows", "dist.compression.error_feedback",
+          compression.error_feedback, defaults.error_feedback, "dist.compression.codec is lossy");
+  only_if(compresses, "dist.compression.warmup_steps", compression.warmup_steps,
+          defaults.warmup_steps, "dist.compression.codec is not none");
+  only_if(compresses, "dist.compression.min_elements", compression.min_elements,
+          defaults.min_elements, "dist.compression.codec is not none");
+}
+
 void check_dist(const DistConfig& dist) {
   const DistConfig defaults;
   const bool bucketed = dist.reducer == "bucketed";
@@ -83,6 +96,32 @@ void check_dist(const DistConfig& dist) {
   only_if(bucketed, "dist.bucket_mb", dist.bucket_mb, defaults.bucket_mb,
           "dist.reducer is bucketed");
   only_if(bucketed, "dist.overlap", dist.overlap, defaults.overlap, "dist.reducer is bucketed");
+  check_compression(dist.compression);
+  if (!bucketed && (dist.zero_stage > 0 || dist.compression.codec != "none"))
+    fail(Exit::config,
+         "[dist.reducer] naive neither shards nor compresses; use bucketed, or dist.zero_stage 0 "
+         "and dist.compression.codec none");
+}
+
+bool power_of_two(int64_t n) {
+  return n > 0 && (n & (n - 1)) == 0;
+}
+
+// One balanced tree over all micro-batches of a step.
+void check_any_world(const Config& config, int ranks) {
+  if (config.train.reproducible != "any_world") return;
+  if (config.dist.compression.codec != "none")
+    fail(Exit::config,
+         "[train.reproducible] any_world needs dist.compression.codec none: what a codec leaves "
+         "out depends on the ranks; use same_world");
+  if (config.dist.reducer != "bucketed")
+    fail(Exit::config, "[train.reproducible] any_world needs dist.reducer bucketed");
+  const int64_t count = accumulation(config, ranks);
+  if (!power_of_two(ranks) || !power_of_two(count))
+    fail(Exit::config,
+         "[train.reproducible] any_world sums micro-batches as one tree, so ranks ({}) and "
+         "micro-batches per rank ({}) must be powers of two",
+         ranks, count);
 }
 
 // What is evaluated and sampled must come from somewhere.
@@ -135,6 +174,7 @@ void validate(const Config& config, int ranks) {
   check_dist(config.dist);
   check_data(config);
   accumulation(config, ranks);
+  check_any_world(config, ranks);
   if (config.run_dir.empty())
     fail(Exit::config, "[run_dir] is empty; name the folder of the run, such as runs/first");
   if (config.checkpoint.resume.empty())

@@ -12,8 +12,31 @@ Gpt::Embedding::Embedding(const Factory& make, const ModelConfig& config) : Modu
 }
 
 Tensor Gpt::Embedding::operator()(const Tensor& tokens) const {
-  const Tensor x = embedding(table, tokens);
-  return positions.defined() ? add(x, slice(positions, 0, 0, tokens.dim(1))) : x;
+  return hooked(tokens, [this](const Tensor& ids) {
+    const Tensor x = embedding(table, ids);
+    return positions.defined() ? add(x, slice(positions, 0, 0, ids.dim(1))) : x;
+  });
+}
+
+Gpt::Head::Head(const Factory& make, const ModelConfig& config, const Embedding& embedding)
+    : Module(config.arch == "llama" ? "lm_head" : "tied_head") {
+  if (config.arch == "llama") {
+    weight = add_parameter(make, "weight", {config.vocab_size, config.d_model}, Init::normal(0.02));
+  } else {
+    weight = embedding.table;
+    borrow(embedding.parameters().front());
+  }
+}
+
+Tensor Gpt::Head::loss(const Tensor& x, const Tensor& targets) const {
+  return hooked(x, [&](const Tensor& h) {
+    const Tensor rows = reshape(h, {targets.numel(), weight.dim(1)});
+    return linear_cross_entropy(rows, weight, targets.view({targets.numel()}));
+  });
+}
+
+Tensor Gpt::Head::logits(const Tensor& x) const {
+  return hooked(x, [&](const Tensor& h) { return cast(linear(h, weight, Tensor()), DType::f32); });
 }
 
 Gpt::Gpt(const ModelConfig& config, DType dtype, uint64_t seed)
@@ -21,7 +44,8 @@ Gpt::Gpt(const ModelConfig& config, DType dtype, uint64_t seed)
       config_(config),
       embedding_({dtype, seed}, config),
       dropout_("embedding.dropout", config.dropout),
-      final_norm_("ln_f", {dtype, seed}, config) {
+      final_norm_("ln_f", {dtype, seed}, config),
+      head_({dtype, seed}, config, embedding_) {
   const Factory make{dtype, seed};
   add_child(embedding_);
   for (int64_t i = 0; i < config.n_layer; ++i) {
@@ -29,10 +53,7 @@ Gpt::Gpt(const ModelConfig& config, DType dtype, uint64_t seed)
     add_child(*blocks_.back());
   }
   add_child(final_norm_);
-  if (config.arch == "llama") {
-    head_.emplace("lm_head", make, config.d_model, config.vocab_size, false, 0.02);
-    add_child(*head_);
-  }
+  add_child(head_);
 }
 
 Tensor Gpt::hidden(const Tensor& tokens, const ForwardContext& context) {
@@ -45,8 +66,7 @@ Tensor Gpt::hidden(const Tensor& tokens, const ForwardContext& context) {
 }
 
 Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets, const ForwardContext& context) {
-  const Tensor x = reshape(hidden(tokens, context), {tokens.numel(), config_.d_model});
-  return linear_cross_entropy(x, head_weight(), targets.view({targets.numel()}));
+  return head_.loss(hidden(tokens, context), targets);
 }
 
 Tensor Gpt::next_token_logits(const Tensor& tokens) {
@@ -54,9 +74,7 @@ Tensor Gpt::next_token_logits(const Tensor& tokens) {
   const Tensor x = hidden(tokens, {});
   const int64_t last = tokens.dim(1) - 1;
   const Tensor at_last = contiguous(slice(x, 1, last, last + 1));
-  const Tensor logits =
-      linear(reshape(at_last, {tokens.dim(0), config_.d_model}), head_weight(), Tensor());
-  return cast(logits, DType::f32);
+  return head_.logits(reshape(at_last, {tokens.dim(0), config_.d_model}));
 }
 
 int64_t Gpt::parameter_count() const {

@@ -38,7 +38,6 @@ class Gpt : public Module {
 
  private:
   Tensor hidden(const Tensor& tokens, const ForwardContext& context);  // (B, T, C), normalised
-  const Tensor& head_weight() const { return head_ ? head_->weight : embedding_.table; }
 
   // Token table, and for GPT-2 the position table.
   struct Embedding : Module {
@@ -48,12 +47,20 @@ class Gpt : public Module {
     Tensor positions;  // (max_seq_len, C), undefined for Llama
   };
 
+  // The way back to tokens: a matrix of its own for Llama, the token table for GPT-2.
+  struct Head : Module {
+    Head(const Factory& make, const ModelConfig& config, const Embedding& embedding);
+    Tensor loss(const Tensor& x, const Tensor& targets) const;  // x (B, T, C), sum of losses
+    Tensor logits(const Tensor& x) const;                       // x (B, C) -> (B, V) fp32
+    Tensor weight;                                              // (V, C)
+  };
+
   ModelConfig config_;
   Embedding embedding_;
   Dropout dropout_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
-  std::optional<Linear> head_;  // empty: tied to the token table
+  Head head_;
 };
 
 }  // namespace lockstep

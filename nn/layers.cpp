@@ -43,7 +43,10 @@ Norm::Norm(std::string name, const Factory& make, const ModelConfig& config)
 }
 
 Tensor Norm::operator()(const Tensor& x) const {
-  return bias_.defined() ? layer_norm(x, weight_, bias_, norm_eps) : rms_norm(x, weight_, norm_eps);
+  return hooked(x, [this](const Tensor& h) {
+    return bias_.defined() ? layer_norm(h, weight_, bias_, norm_eps)
+                           : rms_norm(h, weight_, norm_eps);
+  });
 }
 
 Tensor Dropout::operator()(const Tensor& x, const ForwardContext& context) const {
@@ -103,11 +106,11 @@ Block::Block(std::string name, const Factory& make, const ModelConfig& config)
   for (const NamedTensor& p : parameters()) leaves_.push_back(p.tensor);
 }
 
-Tensor Block::operator()(const Tensor& x, const ForwardContext& context) {
-  const auto f = [this, context](const Tensor& in) {
-    return hooked(in, [&](const Tensor& h) { return forward(h, context); });
-  };
-  return context.recompute ? recompute(x, leaves_, f) : f(x);
+// Hooks around the recomputed forward pass are those of backward.
+Tensor Block::operator()(const Tensor& x, const ForwardContext& context) const {
+  const auto f = [this, context](const Tensor& h) { return forward(h, context); };
+  return hooked(
+      x, [&](const Tensor& in) { return context.recompute ? recompute(in, leaves_, f) : f(in); });
 }
 
 Tensor Block::forward(const Tensor& x, const ForwardContext& context) const {

@@ -79,7 +79,7 @@ class Mlp : public Module {
 class Block : public Module {
  public:
   Block(std::string name, const Factory& make, const ModelConfig& config);
-  Tensor operator()(const Tensor& x, const ForwardContext& context);
+  Tensor operator()(const Tensor& x, const ForwardContext& context) const;
 
  private:
   Tensor forward(const Tensor& x, const ForwardContext& context) const;

@@ -37,9 +37,11 @@ Tensor Module::add_parameter(const Factory& make, std::string_view name, Shape s
   return own_.back().tensor;
 }
 
-Tensor Module::hooked(const Tensor& x, const std::function<Tensor(const Tensor&)>& forward) {
+Tensor Module::hooked(const Tensor& x, const std::function<Tensor(const Tensor&)>& forward) const {
   call(hooks.before_forward);
-  const bool after = !hooks.after_backward.empty(), before = !hooks.before_backward.empty();
+  const bool differentiable = is_floating(x.dtype());
+  const bool after = differentiable && !hooks.after_backward.empty();
+  const bool before = differentiable && !hooks.before_backward.empty();
   const Tensor y = forward(after ? on_backward(x, [this] { call(hooks.after_backward); }) : x);
   call(hooks.after_forward);
   return before ? on_backward(y, [this] { call(hooks.before_backward); }) : y;

@@ -43,9 +43,13 @@ class Module {
   // The modules directly inside, in order.
   const std::vector<Module*>& children() const { return children_; }
 
-  // Called in order of registration, in recomputation too. before_backward: when the gradient of
-  // the output is complete; after_backward: when that of the input is, which needs an input that
-  // has one.
+  // Of other modules' parameters, those that this one uses as well (a tied head).
+  const std::vector<NamedTensor>& borrowed() const { return borrowed_; }
+
+  // Called in order of registration. before_backward: when the gradient of the output is complete;
+  // after_backward: when that of the input is. Recomputation happens between the two. A module
+  // whose input has no gradient (token ids) has no hooks in backward, and must not need its
+  // parameters there.
   struct Hooks {
     std::vector<std::function<void()>> before_forward, after_forward;
     std::vector<std::function<void()>> before_backward, after_backward;
@@ -54,13 +58,14 @@ class Module {
  protected:
   Tensor add_parameter(const Factory& make, std::string_view name, Shape shape, Init init);
   void add_child(Module& child) { children_.push_back(&child); }
+  void borrow(NamedTensor parameter) { borrowed_.push_back(std::move(parameter)); }
 
-  // forward(x) between this module's hooks.
-  Tensor hooked(const Tensor& x, const std::function<Tensor(const Tensor&)>& forward);
+  // forward(x) between this module's hooks; x may be integer.
+  Tensor hooked(const Tensor& x, const std::function<Tensor(const Tensor&)>& forward) const;
 
  private:
   std::string name_;
-  std::vector<NamedTensor> own_;
+  std::vector<NamedTensor> own_, borrowed_;
   std::vector<Module*> children_;
 };
 

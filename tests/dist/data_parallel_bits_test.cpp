@@ -66,14 +66,14 @@ struct Replica {
 
   GradientReport step(Communicator& c, int64_t step, int64_t micro_steps) {
     for (int64_t micro = 0; micro < micro_steps; ++micro) {
-      exchange->begin_micro_step(micro, micro_steps);
+      exchange->begin_micro_step({.index = micro, .count = micro_steps});
       dawdle(c, static_cast<int>(step * 10 + micro));
       backward(model.loss(c.rank(), step, micro));
     }
     const GradientReport report = exchange->finish();
     for (size_t i = 0; i < model.parameters().size(); ++i)
       gradients[i] = exchange->gradient(i).to_vector<float>();
-    exchange->release();
+    exchange->end_step(true);
     return report;
   }
 
@@ -145,10 +145,10 @@ TEST(DataParallelBits, StayEqualOverManyQuickSteps) {
         config.reducer = "naive";
         const auto naive = make_data_parallel(config, c, naive_model.parameters());
         for (int64_t step = 0; step < 12; ++step) {
-          bucketed->begin_micro_step(0, 1);
+          bucketed->begin_micro_step({.index = 0, .count = 1});
           backward(bucketed_model.loss(c.rank(), step, 0));
           const double norm = bucketed->finish().norm;
-          naive->begin_micro_step(0, 1);
+          naive->begin_micro_step({.index = 0, .count = 1});
           backward(naive_model.loss(c.rank(), step, 0));
           EXPECT_EQ(naive->finish().norm, norm);
           for (size_t i = 0; i < naive_model.parameters().size(); ++i)

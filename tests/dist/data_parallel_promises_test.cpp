@@ -87,9 +87,9 @@ TEST(DataParallel, OneRanksNonFiniteGradientIsKnownAndNamedOnAll) {
           const auto parameters = parameters_of({5, 5000, 300});
           const auto exchange = make_data_parallel(config, c, parameters);
           for (float value : {infinity, -infinity, nan}) {
-            exchange->begin_micro_step(0, 2);
+            exchange->begin_micro_step({.index = 0, .count = 2});
             give(parameters, all_of(parameters));
-            exchange->begin_micro_step(1, 2);
+            exchange->begin_micro_step({.index = 1, .count = 2});
             const bool bad = c.rank() + 1 == c.size();
             give(parameters, {2, 1}, bad ? value : 1);
             const GradientReport report = exchange->finish();
@@ -97,7 +97,7 @@ TEST(DataParallel, OneRanksNonFiniteGradientIsKnownAndNamedOnAll) {
             EXPECT_EQ(report.non_finite, "p1");
             expect_gradient(*exchange, 0, c.size());
           }
-          exchange->begin_micro_step(0, 1);
+          exchange->begin_micro_step({.index = 0, .count = 1});
           give(parameters, all_of(parameters));
           const GradientReport report = exchange->finish();
           EXPECT_DOUBLE_EQ(report.norm, c.size() * std::sqrt(5305.0)) << "finite again";
@@ -114,7 +114,7 @@ TEST(DataParallel, SumsThatOverflowAreNotFinite) {
         for (const DistConfig& config : all_configs()) {
           const auto parameters = parameters_of({7, 9});
           const auto exchange = make_data_parallel(config, c, parameters);
-          exchange->begin_micro_step(0, 1);
+          exchange->begin_micro_step({.index = 0, .count = 1});
           give(parameters, {0, 1}, 3e38f);
           const GradientReport report = exchange->finish();
           EXPECT_EQ(std::isfinite(report.norm), c.size() == 1);
@@ -133,7 +133,7 @@ TEST(DataParallel, UnusedParametersCountAsZeroAndAreNamedOnce) {
           const auto exchange = make_data_parallel(config, c, parameters);
           for (int step = 0; step < 4; ++step) {
             // p1 in the odd steps only: what those leave behind must not count in the even ones.
-            exchange->begin_micro_step(0, 1);
+            exchange->begin_micro_step({.index = 0, .count = 1});
             give(parameters, step % 2 ? std::vector<size_t>{0, 1, 2} : std::vector<size_t>{0, 2});
             const GradientReport report = exchange->finish();
             expect_gradient(*exchange, 0, c.size());
@@ -153,7 +153,7 @@ TEST(DataParallel, AParameterMayBeUnusedOnSomeRanksOnly) {
           const auto parameters = parameters_of({5, 5000});
           const auto exchange = make_data_parallel(config, c, parameters);
           for (int step = 0; step < 3; ++step) {
-            exchange->begin_micro_step(0, 1);
+            exchange->begin_micro_step({.index = 0, .count = 1});
             const bool uses = step == 1 || c.rank() == 0;
             give(parameters, uses ? std::vector<size_t>{0, 1} : std::vector<size_t>{0});
             exchange->finish();
@@ -175,7 +175,7 @@ TEST(DataParallel, AParameterThatIsReachedWithoutAContributionCountsAsZero) {
           for (int step = 0; step < 4; ++step) {
             Tensor x = Tensor::zeros({5});
             backend().fill(x, 2);
-            exchange->begin_micro_step(0, 1);
+            exchange->begin_micro_step({.index = 0, .count = 1});
             backward(
                 sum(recompute(x.set_requires_grad(true), std::vector{a, b}, [&](const Tensor& x) {
                   return step % 2 ? mul(x, a) : add(mul(x, a), mul(x, b));
@@ -198,14 +198,14 @@ TEST(DataParallel, MicroStepsMayLackABackwardPass) {
           const auto exchange = make_data_parallel(config, c, parameters);
           for (int missing = 0; missing < 3; ++missing) {
             for (int micro = 0; micro < 3; ++micro) {
-              exchange->begin_micro_step(micro, 3);
+              exchange->begin_micro_step({.index = micro, .count = 3});
               if (micro != missing) give(parameters, {0, 1});
             }
             exchange->finish();
             expect_gradient(*exchange, 0, 2 * c.size());
             expect_gradient(*exchange, 1, 2 * c.size());
           }
-          exchange->begin_micro_step(0, 1);
+          exchange->begin_micro_step({.index = 0, .count = 1});
           EXPECT_EQ(exchange->finish().norm, 0.0);
           expect_gradient(*exchange, 1, 0);
         }
@@ -220,13 +220,13 @@ TEST(DataParallel, ParametersMayBeEmpty) {
           const auto parameters = parameters_of({5, 0, 7});
           const auto exchange = make_data_parallel(config, c, parameters);
           for (int step = 0; step < 2; ++step) {
-            exchange->begin_micro_step(0, 1);
+            exchange->begin_micro_step({.index = 0, .count = 1});
             give(parameters, {0, 2});
             EXPECT_DOUBLE_EQ(exchange->finish().norm, c.size() * std::sqrt(12.0));
             EXPECT_EQ(exchange->gradient(1).numel(), 0);
           }
           const auto nothing = make_data_parallel(config, c, {});
-          nothing->begin_micro_step(0, 1);
+          nothing->begin_micro_step({.index = 0, .count = 1});
           EXPECT_EQ(nothing->finish().norm, 0.0);
         }
       },
@@ -241,12 +241,12 @@ TEST(DataParallel, RefusesASecondBackwardPassInTheLastMicroStep) {
                              const auto parameters = parameters_of({5, 5});
                              const auto exchange =
                                  make_data_parallel(bucketed(1, false), c, parameters);
-                             exchange->begin_micro_step(0, 1);
+                             exchange->begin_micro_step({.index = 0, .count = 1});
                              give(parameters, {0, 1});
                              give(parameters, second);
                            }),
                  Exit::internal,
-                 "[data_parallel] a second backward pass reached 'p1' in the last micro step; call "
+                 "[data_parallel] a second backward pass reached 'p1' in one micro step; call "
                  "begin_micro_step before each");
   }
 }
@@ -297,7 +297,7 @@ std::vector<std::string> events_of(Communicator& c, const DistConfig& config,
     tensor.leaf().on_grad_ready.push_back([&recorder, name] { recorder.events.push_back(name); });
   const auto exchange = make_data_parallel(config, recorder, parameters);
   for (int64_t micro = 0; micro < 2; ++micro) {
-    exchange->begin_micro_step(micro, 2);
+    exchange->begin_micro_step({.index = micro, .count = 2});
     recorder.events.clear();
     give(parameters, order);
   }
@@ -338,7 +338,7 @@ TEST(DataParallel, RanksMayReceiveTheirGradientsInDifferentOrders) {
           std::vector<size_t> order = all_of(parameters);
           for (int i = 0; i < c.rank() + step; ++i)
             std::next_permutation(order.begin(), order.end());
-          exchange->begin_micro_step(0, 1);
+          exchange->begin_micro_step({.index = 0, .count = 1});
           give(parameters, order, static_cast<float>(step));
           exchange->finish();
           for (size_t i = 0; i < 3; ++i) expect_gradient(*exchange, i, step * c.size());
@@ -373,10 +373,10 @@ TEST(DataParallelMemory, BucketsAreCountedOnce) {
       const auto exchange = make_data_parallel(bucketed(bucket_mb), c, parameters);
       EXPECT_EQ(gradient_bytes(), planned);
       for (int step = 0; step < 3; ++step) {
-        exchange->begin_micro_step(0, 1);
+        exchange->begin_micro_step({.index = 0, .count = 1});
         give(parameters, all_of(parameters));
         exchange->finish();
-        exchange->release();
+        exchange->end_step(true);
         EXPECT_EQ(gradient_bytes(), planned);
       }
     }
@@ -391,11 +391,11 @@ TEST(DataParallelMemory, StepsAfterTheFirstTakeNothingFromTheSystem) {
       int64_t after_first = 0;
       for (int step = 0; step < 5; ++step) {
         for (int64_t micro = 0; micro < 2; ++micro) {
-          exchange->begin_micro_step(micro, 2);
+          exchange->begin_micro_step({.index = micro, .count = 2});
           give(parameters, all_of(parameters));
         }
         exchange->finish();
-        exchange->release();
+        exchange->end_step(true);
         const int64_t now = Allocator::current().stats().system_allocations;
         if (step == 0) after_first = now;
         EXPECT_EQ(now, after_first) << "step " << step;
@@ -409,7 +409,7 @@ TEST(DataParallelMemory, BackwardWritesIntoTheBuckets) {
     const auto parameters = parameters_of({5, 9000, 77});
     const auto exchange = make_data_parallel(bucketed(25), c, parameters);
     for (int step = 0; step < 2; ++step) {
-      exchange->begin_micro_step(0, 1);
+      exchange->begin_micro_step({.index = 0, .count = 1});
       give(parameters, all_of(parameters));
       for (size_t i = 0; i < parameters.size(); ++i) {
         EXPECT_EQ(parameters[i].tensor.grad().raw(), exchange->gradient(i).raw());
@@ -427,7 +427,7 @@ TEST(DataParallelLife, NothingIsLeftBehind) {
       int others = 0;
       parameters[0].tensor.leaf().on_grad_ready = {[&others] { ++others; }};
       auto exchange = make_data_parallel(config, c, parameters);
-      exchange->begin_micro_step(0, 1);
+      exchange->begin_micro_step({.index = 0, .count = 1});
       give(parameters, all_of(parameters));
       exchange->finish();
       exchange.reset();
@@ -455,7 +455,7 @@ TEST(DataParallelLife, ASuccessorTakesOver) {
     for (const DistConfig& config : {bucketed(), naive(), bucketed(25), bucketed(0.001, false)}) {
       exchange = make_data_parallel(config, c, parameters);
       for (int step = 1; step < 3; ++step) {
-        exchange->begin_micro_step(0, 1);
+        exchange->begin_micro_step({.index = 0, .count = 1});
         give(parameters, all_of(parameters), step);
         exchange->finish();
         for (size_t i = 0; i < 3; ++i) expect_gradient(*exchange, i, step * c.size());
@@ -470,7 +470,7 @@ TEST(DataParallelLife, MayEndWithBucketsUnderWay) {
     for (int trial = 0; trial < 5; ++trial) {
       const auto parameters = parameters_of({50'000, 50'000});
       auto exchange = make_data_parallel(bucketed(), c, parameters);
-      exchange->begin_micro_step(0, 1);
+      exchange->begin_micro_step({.index = 0, .count = 1});
       if (c.rank() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       give(parameters, all_of(parameters));
       exchange.reset();
@@ -485,7 +485,7 @@ TEST(DataParallelCost, WireBytesAreThoseOfARing) {
     for (const DistConfig& config : {naive(), bucketed(), bucketed(25)}) {
       const auto parameters = parameters_of({elements, elements});
       const auto exchange = make_data_parallel(config, c, parameters);
-      exchange->begin_micro_step(0, 1);
+      exchange->begin_micro_step({.index = 0, .count = 1});
       give(parameters, all_of(parameters));
       const int64_t bytes = 2 * elements * static_cast<int64_t>(sizeof(float));
       EXPECT_EQ(exchange->finish().wire_bytes, 2 * (n - 1) * bytes / n);
@@ -516,7 +516,7 @@ TEST(DataParallelCost, TimesAreWithinTheStep) {
           const auto exchange = make_data_parallel(config, c, parameters);
           for (int step = 0; step < 3; ++step) {
             const auto start = Clock::now();
-            exchange->begin_micro_step(0, 1);
+            exchange->begin_micro_step({.index = 0, .count = 1});
             give(parameters, all_of(parameters));
             const GradientReport report = exchange->finish();
             const double ms =
@@ -540,7 +540,7 @@ TEST(DataParallelCost, WaitingForASlowRankIsNotCommunication) {
       set_num_threads(1);
       const auto parameters = parameters_of({5, 9000, 77});
       const auto exchange = make_data_parallel(config, c, parameters);
-      exchange->begin_micro_step(0, 1);
+      exchange->begin_micro_step({.index = 0, .count = 1});
       if (c.rank() == 1) {
         waiting.wait(false);
         std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(delay_ms));

@@ -96,13 +96,13 @@ Outcome train_step(DataParallel& parallel, const std::vector<NamedTensor>& param
                    int64_t micro_steps) {
   Outcome outcome;
   for (int64_t micro = 0; micro < micro_steps; ++micro) {
-    parallel.begin_micro_step(micro, micro_steps);
+    parallel.begin_micro_step({.index = micro, .count = micro_steps});
     backward_pass(parameters, rank, micro);
   }
   outcome.report = parallel.finish();
   for (size_t p = 0; p < parameters.size(); ++p)
     outcome.gradients.push_back(parallel.gradient(p).to_vector<float>());
-  parallel.release();
+  parallel.end_step(true);
   return outcome;
 }
 
@@ -173,7 +173,7 @@ TEST(DataParallel, ANonFiniteGradientIsNamedOnEveryRank) {
           DistConfig config;
           config.reducer = reducer;
           const auto parallel = make_data_parallel(config, c, parameters);
-          parallel->begin_micro_step(0, 1);
+          parallel->begin_micro_step({.index = 0, .count = 1});
           const bool poisoned = c.rank() == c.size() - 1;
           backward_pass(parameters, c.rank(), 0,
                         poisoned ? std::optional<size_t>(2) : std::nullopt);
@@ -196,7 +196,7 @@ TEST(DataParallel, MayGoWhileItsBucketsAreUnderWay) {
           config.bucket_mb = bucket_mb;
           const auto parameters = make_parameters();
           auto parallel = make_data_parallel(config, c, parameters);
-          parallel->begin_micro_step(0, 1);
+          parallel->begin_micro_step({.index = 0, .count = 1});
           if (c.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
           backward_pass(parameters, c.rank(), 0);
           parallel.reset();

@@ -1,0 +1,447 @@
+// Read Direct first: Staged is the same with more steps. Read next: reducer.cpp.
+#include "dist/bucket_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "core/autograd.h"
+#include "core/backend.h"
+#include "core/parallel.h"
+#include "dist/accumulator.h"
+#include "dist/placement.h"
+#include "dist/tree_sum.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// On the communication thread, while my shard of the sum is in the cache.
+void measure(std::vector<Tensor>& shard, std::vector<Tensor>& norms) {
+  set_num_threads(1);  // of this thread: the others belong to backward
+  for (size_t i = 0; i < shard.size(); ++i) backend().cell_norms(shard[i], norms[i]);
+}
+
+// Gradients are written straight into the window, in fp32, and summed where they stand.
+class Direct : public BucketExchange {
+ public:
+  Direct(const ExchangeRules& rules, Communicator& communicator,
+         const std::vector<NamedTensor>& parameters, const Bucket& bucket)
+      : gather_(rules.gather),
+        communicator_(communicator),
+        parameters_(parameters),
+        bucket_(bucket) {}
+
+  std::vector<size_t> capacity() const override {
+    std::vector<size_t> bytes;
+    for (int r = 0; r < communicator_.size(); ++r)
+      bytes.push_back(static_cast<size_t>(bucket_.edges[r + 1] - bucket_.edges[r]) * sizeof(float));
+    return bytes;
+  }
+
+  void use(const WindowPtr& window, std::vector<Tensor> norms) override {
+    window_ = window;
+    norms_ = std::move(norms);
+    const auto storage = Allocator::current().adopt(window->mine().data(), window->bytes(),
+                                                    Category::gradients, window);
+    for (const auto& [i, offset] : bucket_.members)
+      members_.push_back(Tensor::over(storage, offset, parameters_[i].tensor.shape(), DType::f32));
+    for (const CellRun& run : bucket_.parts[communicator_.rank()])
+      shard_.push_back(
+          shard_view(parameters_[run.parameter], run, storage, run.offset, DType::f32).tensor);
+  }
+
+  void begin_step(const MicroStep&) override { communicator_.reclaim(window_).wait(); }
+  Tensor buffer(size_t member) override { return members_[member]; }
+
+  void launch(const MicroStep&) override {
+    if (gather_) {
+      work_ = communicator_.all_reduce(window_, [this](auto views, auto outs) {
+        arrived_ = Clock::now();
+        sum_floats(views, outs);
+        measure(shard_, norms_);
+      });
+    } else {
+      work_ = communicator_.exchange(window_,
+                                     [this, out = window_->part(communicator_.rank())](auto views) {
+                                       arrived_ = Clock::now();
+                                       sum_floats(views, {&out, 1});
+                                       measure(shard_, norms_);
+                                     });
+    }
+  }
+
+  void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
+    work_.wait();
+    spans.push_back({arrived_, work_.timing().finished});
+    report.wire_bytes += static_cast<int64_t>(work_.traffic().to_ranks);
+  }
+  void end_step(bool) override {}
+  std::vector<Tensor> means() override { return gather_ ? members_ : shard_; }
+  std::vector<NamedTensor> residuals() const override { return {}; }
+
+ private:
+  const bool gather_;
+  Communicator& communicator_;
+  const std::vector<NamedTensor>& parameters_;
+  const Bucket bucket_;
+  WindowPtr window_;
+  std::vector<Tensor> members_, shard_, norms_;
+  Work work_;
+  Clock::time_point arrived_;  // the last rank's part was there; written before work_ is done
+};
+
+// A run with its codec.
+struct WireRun {
+  CellRun cells;
+  CodecRun shape;
+  const Codec* codec;
+  bool compressed;  // else it travels as plain fp32
+};
+
+// Part p of the wire: where each of its runs begins, then the runs, each as long as its codec made
+// it. So a reader finds them whoever wrote them.
+class WirePart {
+ public:
+  explicit WirePart(std::span<const WireRun> runs) : runs_(runs) {}
+
+  size_t header_bytes() const { return wire_aligned(runs_.size() * sizeof(uint64_t)); }
+  size_t capacity() const {
+    size_t bytes = header_bytes();
+    for (const WireRun& run : runs_) bytes += run.codec->capacity(run.shape);
+    return bytes;
+  }
+  static const std::byte* begin_of(ByteView part, size_t run) {
+    uint64_t at;
+    std::memcpy(&at, part.data() + run * sizeof at, sizeof at);
+    return part.data() + at;
+  }
+
+  // encode(run index, where) returns the bytes it took; the sum of all is returned.
+  template <class Encode>
+  size_t write(std::span<std::byte> part, Encode&& encode) const {
+    uint64_t at = header_bytes();
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::memcpy(part.data() + i * sizeof at, &at, sizeof at);
+      at += encode(i, part.data() + at);
+    }
+    return at;
+  }
+
+ private:
+  std::span<const WireRun> runs_;
+};
+
+// What a lossy codec left out, by element of some layout: that of the last committed step, and that
+// of the step under way, which replaces it when it is committed.
+class Residual {
+ public:
+  void allocate(int64_t elements) {
+    CategoryScope scope(Category::buffers);
+    committed_ = Tensor::zeros({elements});
+    pending_ = Tensor::zeros({elements});
+  }
+  bool kept() const { return committed_.defined(); }
+  // Adds it to x, which is [count] at `offset` of the layout.
+  void add_to(float* x, int64_t offset, int64_t count, bool first) const {
+    const float* rest = (first ? committed_ : pending_).data<float>() + offset;
+    for (int64_t i = 0; i < count; ++i) x[i] += rest[i];
+  }
+  float* pending(int64_t offset) { return pending_.data<float>() + offset; }
+  void commit() { std::swap(committed_, pending_); }
+  const Tensor& committed() const { return committed_; }
+
+ private:
+  Tensor committed_, pending_;
+};
+
+// Gradients have memory of their own and are encoded into the window. The owner of a part decodes
+// and sums in fp32. If the codec is lossy the owner's sum goes through it as well, whether or not
+// it travels, so that what the optimizer sees is the same in every stage.
+class Staged : public BucketExchange {
+ public:
+  Staged(const ExchangeRules& rules, Communicator& communicator,
+         const std::vector<NamedTensor>& parameters, const Bucket& bucket)
+      : rules_(rules),
+        communicator_(communicator),
+        parameters_(parameters),
+        bucket_(bucket),
+        scratch_(static_cast<size_t>(communicator.size() * cell_size)) {
+    for (bool compressed : {false, true}) plan_runs(compressed);
+    place_gradients();
+    place_shard();
+    if (!lossy() || !rules_.error_feedback) return;
+    sent_.allocate(bucket_.elements());
+    owned_.allocate(shard_elements_);
+  }
+
+  std::vector<size_t> capacity() const override {
+    std::vector<size_t> bytes;
+    for (int r = 0; r < communicator_.size(); ++r)
+      bytes.push_back(std::max(WirePart(runs_[0][r]).capacity(), WirePart(runs_[1][r]).capacity()));
+    return bytes;
+  }
+
+  void use(const WindowPtr& window, std::vector<Tensor> norms) override {
+    window_ = window;
+    norms_ = std::move(norms);
+  }
+
+  void begin_step(const MicroStep& first) override {
+    compressed_ = first.step > rules_.warmup_steps;
+    sum_->begin(first.count);
+    if (local_sum_) local_sum_->begin(first.count);
+    exchanges_.clear();
+    plain_bytes_ = packed_bytes_ = 0;
+  }
+
+  Tensor buffer(size_t member) override {
+    if (rules_.keep_gradients) return members_[member];
+    CategoryScope scope(Category::gradients);
+    return members_[member] = Tensor::empty(shape_of(member));
+  }
+
+  void launch(const MicroStep& micro) override {
+    if (local_sum_ && !add_locally(micro)) return;
+    communicator_.reclaim(window_).wait();
+    std::vector<size_t> used;
+    for (int p = 0; p < communicator_.size(); ++p) used.push_back(encode_part(p, micro));
+    if (!rules_.keep_gradients) release_gradients();
+    const MicroStep of_shard = rules_.reduced ? micro : MicroStep{.step = micro.step};
+    exchanges_.push_back(communicator_.exchange(
+        window_, [this, of_shard](auto views) { sum(views, of_shard); }, std::move(used)));
+    if (micro.last() && rules_.gather) gather();
+  }
+
+  void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
+    for (const Work& work : exchanges_) {
+      work.wait();
+      spans.push_back({work.timing().arrived, work.timing().finished});
+      report.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);
+    }
+    report.plain_bytes += plain_bytes_;
+    report.packed_bytes += packed_bytes_;
+  }
+
+  void end_step(bool committed) override {
+    if (!committed || !compressed_ || !sent_.kept()) return;
+    sent_.commit();
+    owned_.commit();
+  }
+
+  std::vector<Tensor> means() override { return rules_.gather ? members_ : shard_; }
+
+  std::vector<NamedTensor> residuals() const override {
+    std::vector<NamedTensor> all;
+    if (!sent_.kept()) return all;
+    for (const auto& part : runs_[1])
+      for (const WireRun& run : part)
+        if (run.compressed)
+          all.push_back(named_residual(run, sent_, run.cells.offset, ".residual"));
+    for (size_t i = 0; i < mine(true).size(); ++i)
+      if (mine(true)[i].compressed)
+        all.push_back(named_residual(mine(true)[i], owned_, shard_[i].offset(), ".owner_residual"));
+    return all;
+  }
+
+ private:
+  bool lossy() const {
+    return std::any_of(runs_[1].begin(), runs_[1].end(), [](const auto& part) {
+      return std::any_of(part.begin(), part.end(),
+                         [](const WireRun& run) { return !run.codec->lossless(); });
+    });
+  }
+  const std::vector<WireRun>& mine(bool compressed) const {
+    return runs_[compressed][communicator_.rank()];
+  }
+  const Shape& shape_of(size_t member) const {
+    return parameters_[bucket_.members[member].parameter].tensor.shape();
+  }
+
+  void plan_runs(bool compressed) {
+    for (const auto& part : bucket_.parts) {
+      std::vector<WireRun>& runs = runs_[compressed].emplace_back();
+      for (const CellRun& cells : part) {
+        const Tensor& whole = parameters_[cells.parameter].tensor;
+        const bool small = whole.ndim() < 2 || whole.numel() < rules_.min_elements;
+        const bool packed = compressed && !small && rules_.codec != nullptr;
+        runs.push_back({cells,
+                        {cells.elements, cells.cell * cell_size, whole.ndim() ? whole.dim(-1) : 1},
+                        packed ? rules_.codec.get() : plain_.get(),
+                        packed});
+      }
+    }
+  }
+
+  void place_gradients() {
+    members_.resize(bucket_.members.size());
+    if (!rules_.keep_gradients) return;
+    CategoryScope scope(Category::gradients);
+    const Tensor flat = Tensor::zeros({bucket_.elements()});
+    for (size_t m = 0; m < members_.size(); ++m)
+      members_[m] =
+          Tensor::over(flat.storage(), bucket_.members[m].offset, shape_of(m), DType::f32);
+    if (rules_.order == SumOrder::any_world && !rules_.reduced)
+      local_sum_.emplace(rules_.order, flat);
+  }
+
+  void place_shard() {
+    for (const WireRun& run : mine(true)) shard_elements_ += run.cells.elements;
+    CategoryScope scope(Category::gradients);
+    const Tensor flat = Tensor::empty({shard_elements_});
+    sum_.emplace(rules_.reduced ? rules_.order : SumOrder::same_world, flat);
+    int64_t at = 0;
+    for (const WireRun& run : mine(true)) {
+      shard_.push_back(
+          shard_view(parameters_[run.cells.parameter], run.cells, flat.storage(), at, DType::f32)
+              .tensor);
+      at += run.cells.elements;
+    }
+  }
+
+  // The tree over this rank's micro steps; true when it is complete.
+  bool add_locally(const MicroStep& micro) {
+    for (size_t m = 0; m < members_.size(); ++m)
+      parallel_pieces(members_[m].numel(), cell_size, [&](int64_t begin, int64_t end) {
+        local_sum_->add(micro, bucket_.members[m].offset + begin, members_[m].data<float>() + begin,
+                        end - begin);
+      });
+    return micro.last();
+  }
+
+  float* gradient(const CellRun& run) const {
+    for (size_t m = 0; m < members_.size(); ++m)
+      if (bucket_.members[m].parameter == run.parameter)
+        return members_[m].data<float>() + run.cell * cell_size;
+    fail(Exit::internal, "[exchange] parameter {} is not in its bucket", run.parameter);
+  }
+
+  size_t encode_part(int p, const MicroStep& micro) {
+    const std::vector<WireRun>& runs = runs_[compressed_][p];
+    return WirePart(runs).write(window_->part(p), [&](size_t i, std::byte* wire) {
+      const WireRun& run = runs[i];
+      float* x = gradient(run.cells);
+      const bool fed = sent_.kept() && run.compressed;
+      if (fed)
+        parallel_pieces(run.cells.elements, cell_size, [&](int64_t begin, int64_t end) {
+          sent_.add_to(x + begin, run.cells.offset + begin, end - begin,
+                       !rules_.reduced || micro.index == 0);
+        });
+      const size_t bytes =
+          run.codec->encode(run.shape, x, wire, fed ? sent_.pending(run.cells.offset) : nullptr);
+      if (run.compressed) {
+        plain_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
+        packed_bytes_ += static_cast<int64_t>(bytes);
+      }
+      return bytes;
+    });
+  }
+
+  void release_gradients() {
+    for (size_t m = 0; m < members_.size(); ++m) {
+      members_[m] = Tensor();
+      parameters_[bucket_.members[m].parameter].tensor.leaf().release_grad();
+    }
+  }
+
+  // ---- on the communication thread
+
+  void sum(std::span<const ByteView> views, const MicroStep& micro) {
+    set_num_threads(1);
+    const std::vector<WireRun>& runs = mine(compressed_);
+    std::vector<const float*> parts;
+    for (size_t r = 0; r < views.size(); ++r) parts.push_back(scratch_.data() + r * cell_size);
+    float* total = scratch_.data();
+    for (size_t i = 0; i < runs.size(); ++i)
+      for (int64_t cell = 0; cell < runs[i].cells.cells; ++cell) {
+        for (size_t r = 0; r < views.size(); ++r)
+          runs[i].codec->decode_cell(runs[i].shape, WirePart::begin_of(views[r], i), cell,
+                                     scratch_.data() + r * cell_size);
+        const int64_t count = runs[i].shape.cell_elements(cell);
+        tree_sum(parts, {&total, 1}, static_cast<size_t>(count));
+        sum_->add(micro, shard_[i].offset() + cell * cell_size, total, count);
+      }
+    if (!micro.last()) return;
+    encode_sum();
+    measure(shard_, norms_);
+  }
+
+  // Into my own part, which nobody else reads until it is gathered.
+  void encode_sum() {
+    const std::vector<WireRun>& runs = mine(compressed_);
+    const bool any_lossy = compressed_ && std::any_of(runs.begin(), runs.end(), [](auto& run) {
+                             return !run.codec->lossless();
+                           });
+    if (!rules_.gather && !any_lossy) return;
+    WirePart(runs).write(window_->part(communicator_.rank()), [&](size_t i, std::byte* wire) {
+      const WireRun& run = runs[i];
+      float* x = shard_[i].data<float>();
+      const int64_t at = shard_[i].offset();
+      const bool fed = owned_.kept() && run.compressed;
+      if (fed) owned_.add_to(x, at, run.cells.elements, true);
+      const size_t bytes =
+          run.codec->encode(run.shape, x, wire, fed ? owned_.pending(at) : nullptr);
+      if (!run.codec->lossless()) decode(run, wire, x);
+      return bytes;
+    });
+  }
+
+  static void decode(const WireRun& run, const std::byte* wire, float* out) {
+    for (int64_t cell = 0; cell < run.cells.cells; ++cell)
+      run.codec->decode_cell(run.shape, wire, cell, out + cell * cell_size);
+  }
+
+  void gather() {
+    exchanges_.push_back(communicator_.gather(
+        window_,
+        [this](auto views) {
+          for (size_t r = 0; r < views.size(); ++r) {
+            const std::vector<WireRun>& runs = runs_[compressed_][r];
+            for (size_t i = 0; i < runs.size(); ++i)
+              decode(runs[i], WirePart::begin_of(views[r], i), gradient(runs[i].cells));
+          }
+        },
+        WirePart(mine(compressed_)).capacity()));
+  }
+
+  NamedTensor named_residual(const WireRun& run, const Residual& residual, int64_t offset,
+                             const char* suffix) const {
+    NamedTensor view = shard_view(parameters_[run.cells.parameter], run.cells,
+                                  residual.committed().storage(), offset, DType::f32);
+    return {view.name + suffix, view.tensor};
+  }
+
+  const ExchangeRules rules_;
+  Communicator& communicator_;
+  const std::vector<NamedTensor>& parameters_;
+  const Bucket bucket_;
+  const std::unique_ptr<Codec> plain_ = make_codec("none", {});
+  std::vector<std::vector<WireRun>> runs_[2];  // plain, compressed; by part
+  WindowPtr window_;
+  std::vector<Tensor> members_;           // gradients; undefined while they have no memory
+  std::optional<Accumulator> local_sum_;  // any_world, not reduced: over my micro steps
+  std::optional<Accumulator> sum_;        // of my part over ranks and micro steps
+  int64_t shard_elements_ = 0;
+  std::vector<Tensor> shard_, norms_;  // by run of my part
+  Residual sent_, owned_;              // laid out as the bucket, as my shard
+  std::vector<float> scratch_;         // a cell of every rank
+  bool compressed_ = false;            // this step
+  std::vector<Work> exchanges_;
+  int64_t plain_bytes_ = 0, packed_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
+                                                     Communicator& communicator,
+                                                     const std::vector<NamedTensor>& parameters,
+                                                     const Bucket& bucket) {
+  if (rules.codec == nullptr && rules.keep_gradients && !rules.every_micro_step())
+    return std::make_unique<Direct>(rules, communicator, parameters, bucket);
+  return std::make_unique<Staged>(rules, communicator, parameters, bucket);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,288 @@
+// Gradients arrive in buckets; a bucket whose last gradient has arrived is exchanged while backward
+// goes on with the next. Buckets are launched in order of their index, never of their readiness, so
+// that all ranks issue the same sequence (Li et al., "PyTorch Distributed", VLDB 2020). What
+// happens to a bucket is bucket_exchange.cpp's matter, where parameters live placement.cpp's. Read
+// next: ../examples/replica.cpp.
+#include "dist/reducer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/autograd.h"
+#include "core/backend.h"
+#include "dist/gradient_norm.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Reducer : public DataParallel {
+ public:
+  Reducer(const ReducerOptions& options, Communicator& communicator,
+          std::vector<NamedTensor> parameters, std::vector<size_t> unit_of)
+      : options_(options),
+        communicator_(communicator),
+        parameters_(std::move(parameters)),
+        buckets_(plan_buckets(parameters_, options.bucket_bytes, communicator.size(),
+                              options.units_apart ? unit_of : std::vector<size_t>{})),
+        placement_(make_placement(options.residence, communicator, parameters_, unit_of, buckets_)),
+        norm_(parameters_) {
+    for (const Bucket& bucket : buckets_)
+      exchanges_.push_back(make_bucket_exchange(options.rules, communicator, parameters_, bucket));
+    open_windows();
+    for (size_t b = 0; b < buckets_.size(); ++b)
+      for (size_t m = 0; m < buckets_[b].members.size(); ++m) attach(b, m);
+    collect_means();
+  }
+
+  ~Reducer() override {
+    settle();
+    for (const auto& [name, tensor] : parameters_) detach(tensor.leaf());
+  }
+
+  void begin_micro_step(const MicroStep& micro) override {
+    if (micro.index == 0) begin_step(micro);
+    if (micro.index > 0 && options_.rules.every_micro_step()) launch_rest();
+    micro_ = micro;
+    launched_ = 0;
+    arrived_.assign(parameters_.size(), false);
+    zeroed_.assign(parameters_.size(), false);
+    missing_.clear();
+    for (const Bucket& bucket : buckets_) missing_.push_back(bucket.members.size());
+    if (micro.index == 0 || options_.rules.every_micro_step())
+      for (const auto& [name, tensor] : parameters_) tensor.leaf().reset_grad();
+  }
+
+  GradientReport finish() override {
+    const auto start = Clock::now();
+    launch_rest();
+    GradientReport report;
+    std::vector<CommSpan> spans;
+    for (const auto& exchange : exchanges_) exchange->finish(report, spans);
+    const Work norms = communicator_.gather(norm_window_);
+    norms.wait();
+    spans.push_back({norms.timing().arrived, norms.timing().finished});
+    static_cast<CommTimes&>(report) = comm_times(start, Clock::now(), std::move(spans));
+    collect_norms();
+    norm_.finish(report);
+    placement_->begin_update();
+    placement_->report(report);
+    first_step_ = false;
+    return report;
+  }
+
+  const std::vector<NamedTensor>& shards() const override { return placement_->shards(); }
+  const Tensor& gradient(size_t i) const override { return means_[i]; }
+
+  void end_step(bool committed) override {
+    for (const auto& exchange : exchanges_) exchange->end_step(committed);
+    placement_->publish();
+  }
+  void shards_changed() override {
+    placement_->begin_update();
+    placement_->publish();
+  }
+  void acquire(size_t unit) override { placement_->acquire(unit); }
+  void release(size_t unit) override { placement_->release(unit); }
+
+  std::vector<NamedTensor> state() const override {
+    std::vector<NamedTensor> all;
+    for (const auto& exchange : exchanges_) {
+      const std::vector<NamedTensor> theirs = exchange->residuals();
+      all.insert(all.end(), theirs.begin(), theirs.end());
+    }
+    return all;
+  }
+  const std::vector<std::string>& unused() const override { return unused_; }
+
+ private:
+  // What hangs on a leaf, typed so that it can be told from what others hang there.
+  struct Binding {
+    const Reducer* owner;
+    size_t bucket, member;
+    Tensor operator()() const { return owner->exchanges_[bucket]->buffer(member); }
+  };
+  struct Arrival {
+    Reducer* owner;
+    size_t parameter, bucket;
+    void operator()() const { owner->arrive(parameter, bucket); }
+  };
+
+  Leaf& leaf(size_t i) const { return parameters_[i].tensor.leaf(); }
+
+  void open_windows() {
+    const size_t count = options_.windows > 0 ? std::min<size_t>(options_.windows, buckets_.size())
+                                              : buckets_.size();
+    std::vector<std::vector<size_t>> bytes(count, std::vector<size_t>(communicator_.size()));
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      const std::vector<size_t> needed = exchanges_[b]->capacity();
+      for (size_t p = 0; p < needed.size(); ++p)
+        bytes[b % count][p] = std::max(bytes[b % count][p], needed[p]);
+    }
+    for (size_t w = 0; w < count; ++w)
+      windows_.push_back(communicator_.window(fmt::format("bucket {}", w), bytes[w]));
+    place_norms();
+  }
+
+  // One double per cell, in the part of the rank that owns the cell.
+  void place_norms() {
+    std::vector<size_t> bytes(communicator_.size(), 0);
+    for (const Bucket& bucket : buckets_)
+      for (int r = 0; r < communicator_.size(); ++r)
+        for (const CellRun& run : bucket.parts[r])
+          bytes[r] += static_cast<size_t>(run.cells) * sizeof(double);
+    norm_window_ = communicator_.window("gradient norms", bytes);
+    const auto storage = Allocator::current().adopt(
+        norm_window_->mine().data(), norm_window_->bytes(), Category::buffers, norm_window_);
+    auto at =
+        static_cast<int64_t>(norm_window_->part_offset(communicator_.rank()) / sizeof(double));
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      std::vector<Tensor> norms;
+      for (const CellRun& run : buckets_[b].parts[communicator_.rank()]) {
+        norms.push_back(Tensor::over(storage, at, {run.cells}, DType::f64));
+        at += run.cells;
+      }
+      exchanges_[b]->use(windows_[b % windows_.size()], std::move(norms));
+    }
+  }
+
+  void attach(size_t b, size_t m) {
+    const size_t i = buckets_[b].members[m].parameter;
+    leaf(i).release_grad();
+    leaf(i).bind_grad = Binding{this, b, m};
+    leaf(i).on_grad_ready.push_back(Arrival{this, i, b});
+  }
+
+  // A successor may have bound the leaf already.
+  void detach(Leaf& leaf) {
+    std::erase_if(leaf.on_grad_ready, [this](const auto& hook) {
+      const auto* arrival = hook.template target<Arrival>();
+      return arrival && arrival->owner == this;
+    });
+    const auto* binding = leaf.bind_grad.target<Binding>();
+    if (!binding || binding->owner != this) return;
+    leaf.bind_grad = nullptr;
+    leaf.release_grad();
+  }
+
+  // The communication thread may be at work on my memory. It must not own that memory either, which
+  // belongs to the rank's allocator and could not outlive it. What went wrong there is known
+  // already, or is about to be: a destructor has no one to tell.
+  void settle() {
+    GradientReport report;
+    std::vector<CommSpan> spans;
+    for (const auto& exchange : exchanges_) {
+      try {
+        exchange->finish(report, spans);
+      } catch (const std::exception&) {
+      }
+    }
+  }
+
+  void begin_step(const MicroStep& first) {
+    communicator_.reclaim(norm_window_).wait();
+    for (const auto& exchange : exchanges_) exchange->begin_step(first);
+  }
+
+  // A leaf that was reached without a contribution is left to launch_rest(), which fills it.
+  void arrive(size_t i, size_t b) {
+    if (!leaf(i).has_grad() || !launches()) return;
+    if (arrived_[i])
+      fail(Exit::internal,
+           "[data_parallel] a second backward pass reached '{}' in one micro step; call "
+           "begin_micro_step before each",
+           parameters_[i].name);
+    arrived_[i] = true;
+    missing_[b]--;
+    if (!options_.overlap) return;
+    while (launched_ < buckets_.size() && missing_[launched_] == 0)
+      exchanges_[launched_++]->launch(micro_);
+  }
+
+  bool launches() const { return micro_.last() || options_.rules.every_micro_step(); }
+
+  // What backward left: buckets with a parameter that got no gradient, and those that wait for
+  // them.
+  void launch_rest() {
+    for (; launched_ < buckets_.size(); ++launched_) {
+      for (size_t m = 0; m < buckets_[launched_].members.size(); ++m) count_as_zero(launched_, m);
+      exchanges_[launched_]->launch(micro_);
+    }
+    if (first_step_ && micro_.last()) name_unused();
+  }
+
+  void count_as_zero(size_t b, size_t m) {
+    const size_t i = buckets_[b].members[m].parameter;
+    if (leaf(i).has_grad()) return;
+    Tensor zero = exchanges_[b]->buffer(m);
+    backend().fill(zero, 0.0f);
+    zeroed_[i] = true;
+  }
+
+  void name_unused() {
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      if (zeroed_[i] || (parameters_[i].tensor.numel() == 0 && !leaf(i).has_grad()))
+        unused_.push_back(parameters_[i].name);
+  }
+
+  // The norm window holds, rank after rank, the cells of its parts of all buckets.
+  void collect_norms() {
+    const auto* sums = reinterpret_cast<const double*>(norm_window_->mine().data());
+    for (int r = 0; r < communicator_.size(); ++r)
+      for (const Bucket& bucket : buckets_)
+        for (const CellRun& run : bucket.parts[r]) {
+          std::copy_n(sums, run.cells, norm_.cells(run.parameter).begin() + run.cell);
+          sums += run.cells;
+        }
+  }
+
+  // In the order of shards().
+  void collect_means() {
+    if (!options_.rules.gather) {
+      for (const auto& exchange : exchanges_)
+        for (Tensor& mean : exchange->means()) means_.push_back(std::move(mean));
+      return;
+    }
+    for (const auto& [name, tensor] : parameters_)
+      means_.push_back(tensor.numel() > 0 ? Tensor() : Tensor::empty(tensor.shape()));
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      const std::vector<Tensor> means = exchanges_[b]->means();
+      for (size_t m = 0; m < means.size(); ++m) means_[buckets_[b].members[m].parameter] = means[m];
+    }
+  }
+
+  const ReducerOptions options_;
+  Communicator& communicator_;
+  const std::vector<NamedTensor> parameters_;
+  const std::vector<Bucket> buckets_;
+  const std::unique_ptr<Placement> placement_;
+  GradientNorm norm_;
+  std::vector<std::unique_ptr<BucketExchange>> exchanges_;  // by bucket
+  std::vector<WindowPtr> windows_;
+  WindowPtr norm_window_;
+  std::vector<Tensor> means_;  // by shard; their memory stays
+  std::vector<std::string> unused_;
+  MicroStep micro_;
+
+  // Of the micro step under way.
+  size_t launched_ = 0;          // buckets
+  std::vector<size_t> missing_;  // by bucket: members whose gradient has not arrived
+  std::vector<bool> arrived_;    // by parameter
+  std::vector<bool> zeroed_;     // by parameter: none came, so it counts as zero
+  bool first_step_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<DataParallel> make_reducer(const ReducerOptions& options,
+                                           Communicator& communicator,
+                                           std::vector<NamedTensor> parameters,
+                                           std::vector<size_t> unit_of) {
+  return std::make_unique<Reducer>(options, communicator, std::move(parameters),
+                                   std::move(unit_of));
+}
+
+}  // namespace lockstep
