@@ -106,7 +106,7 @@ struct WireRun {
 // it. So a reader finds them whoever wrote them.
 class WirePart {
  public:
-  explicit WirePart(std::span<const WireRun> runs) : runs_(runs) {}
+  explicit WirePart(const std::vector<WireRun>& runs) : runs_(runs) {}
 
   size_t header_bytes() const { return wire_aligned(runs_.size() * sizeof(uint64_t)); }
   size_t capacity() const {
@@ -134,6 +134,30 @@ class WirePart {
  private:
   std::span<const WireRun> runs_;
 };
+
+bool is_compressed(const ExchangeRules& rules, const Tensor& whole) {
+  return rules.codec != nullptr && whole.ndim() >= 2 && whole.numel() >= rules.min_elements;
+}
+
+const Codec& plain_codec() {
+  static const std::unique_ptr<Codec> plain = make_codec("none", {});
+  return *plain;
+}
+
+std::vector<WireRun> plan_runs(const ExchangeRules& rules, bool compressed,
+                               const std::vector<NamedTensor>& parameters,
+                               const std::vector<CellRun>& part) {
+  std::vector<WireRun> runs;
+  for (const CellRun& cells : part) {
+    const Tensor& whole = parameters[cells.parameter].tensor;
+    const bool packed = compressed && is_compressed(rules, whole);
+    runs.push_back({cells,
+                    {cells.elements, cells.cell * cell_size, whole.ndim() ? whole.dim(-1) : 1},
+                    packed ? rules.codec.get() : &plain_codec(),
+                    packed});
+  }
+  return runs;
+}
 
 // What a lossy codec left out, by element of some layout: that of the last committed step, and that
 // of the step under way, which replaces it when it is committed.
@@ -170,7 +194,9 @@ class Staged : public BucketExchange {
         parameters_(parameters),
         bucket_(bucket),
         scratch_(static_cast<size_t>(communicator.size() * cell_size)) {
-    for (bool compressed : {false, true}) plan_runs(compressed);
+    for (bool compressed : {false, true})
+      for (const auto& part : bucket.parts)
+        runs_[compressed].push_back(plan_runs(rules, compressed, parameters, part));
     place_gradients();
     place_shard();
     if (!lossy() || !rules_.error_feedback) return;
@@ -180,8 +206,8 @@ class Staged : public BucketExchange {
 
   std::vector<size_t> capacity() const override {
     std::vector<size_t> bytes;
-    for (int r = 0; r < communicator_.size(); ++r)
-      bytes.push_back(std::max(WirePart(runs_[0][r]).capacity(), WirePart(runs_[1][r]).capacity()));
+    for (const auto& part : bucket_.parts)
+      bytes.push_back(wire_capacity(rules_, parameters_, part));
     return bytes;
   }
 
@@ -259,21 +285,6 @@ class Staged : public BucketExchange {
   }
   const Shape& shape_of(size_t member) const {
     return parameters_[bucket_.members[member].parameter].tensor.shape();
-  }
-
-  void plan_runs(bool compressed) {
-    for (const auto& part : bucket_.parts) {
-      std::vector<WireRun>& runs = runs_[compressed].emplace_back();
-      for (const CellRun& cells : part) {
-        const Tensor& whole = parameters_[cells.parameter].tensor;
-        const bool small = whole.ndim() < 2 || whole.numel() < rules_.min_elements;
-        const bool packed = compressed && !small && rules_.codec != nullptr;
-        runs.push_back({cells,
-                        {cells.elements, cells.cell * cell_size, whole.ndim() ? whole.dim(-1) : 1},
-                        packed ? rules_.codec.get() : plain_.get(),
-                        packed});
-      }
-    }
   }
 
   void place_gradients() {
@@ -418,7 +429,6 @@ class Staged : public BucketExchange {
   Communicator& communicator_;
   const std::vector<NamedTensor>& parameters_;
   const Bucket bucket_;
-  const std::unique_ptr<Codec> plain_ = make_codec("none", {});
   std::vector<std::vector<WireRun>> runs_[2];  // plain, compressed; by part
   WindowPtr window_;
   std::vector<Tensor> members_;           // gradients; undefined while they have no memory
@@ -435,12 +445,22 @@ class Staged : public BucketExchange {
 
 }  // namespace
 
+size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
+                  const std::vector<CellRun>& part) {
+  return WirePart(plan_runs(rules, true, parameters, part)).capacity();
+}
+
+size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
+                     const std::vector<CellRun>& part) {
+  return std::max(wire_bytes(rules, parameters, part),
+                  WirePart(plan_runs(rules, false, parameters, part)).capacity());
+}
+
 std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
                                                      Communicator& communicator,
                                                      const std::vector<NamedTensor>& parameters,
                                                      const Bucket& bucket) {
-  if (rules.codec == nullptr && rules.keep_gradients && !rules.every_micro_step())
-    return std::make_unique<Direct>(rules, communicator, parameters, bucket);
+  if (rules.in_place()) return std::make_unique<Direct>(rules, communicator, parameters, bucket);
   return std::make_unique<Staged>(rules, communicator, parameters, bucket);
 }
 

@@ -25,6 +25,8 @@ struct ExchangeRules {
   std::shared_ptr<const Codec> codec;
 
   bool every_micro_step() const { return reduced || order == SumOrder::any_world; }
+  // The window is the gradients' memory: nothing to encode, and nothing to keep between exchanges.
+  bool in_place() const { return codec == nullptr && keep_gradients && !every_micro_step(); }
 };
 
 class BucketExchange {
@@ -50,6 +52,12 @@ class BucketExchange {
   virtual std::vector<Tensor> means() = 0;
   virtual std::vector<NamedTensor> residuals() const = 0;
 };
+
+// Bytes of a part's encoding at most: with the codec, and of both that and plain fp32.
+size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
+                  const std::vector<CellRun>& part);
+size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
+                     const std::vector<CellRun>& part);
 
 std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
                                                      Communicator& communicator,

@@ -124,6 +124,10 @@ class Reducer : public DataParallel {
     }
     for (size_t w = 0; w < count; ++w)
       windows_.push_back(communicator_.window(fmt::format("bucket {}", w), bytes[w]));
+    if (!options_.rules.in_place())  // else they are the gradients, and counted as such
+      for (const WindowPtr& window : windows_)
+        counted_.push_back(Allocator::current().adopt(window->mine().data(), window->bytes(),
+                                                      Category::buffers, window));
     place_norms();
   }
 
@@ -262,6 +266,7 @@ class Reducer : public DataParallel {
   GradientNorm norm_;
   std::vector<std::unique_ptr<BucketExchange>> exchanges_;  // by bucket
   std::vector<WindowPtr> windows_;
+  std::vector<std::shared_ptr<Storage>> counted_;
   WindowPtr norm_window_;
   std::vector<Tensor> means_;  // by shard; their memory stays
   std::vector<std::string> unused_;

@@ -68,6 +68,27 @@ void show_memory(Json& json, const MemoryStats& memory, bool shown) {
   json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
 }
 
+// The formula for every stage, so that they can be compared before one is chosen; the allocator's
+// figures above are those of the stage that ran.
+void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool shown) {
+  if (dist.reducer == "naive") return;
+  if (shown)
+    fmt::print("\n{:<22}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "formula, MB per rank", "parameters",
+               "gradients", "optimizer", "buffers", "total");
+  for (int stage = 0; stage <= 3; ++stage) {
+    const MemoryBytes plan = replica.memory_plan(stage);
+    if (shown)
+      fmt::print("{:<22}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n",
+                 fmt::format("zero_stage {}{}", stage, stage == dist.zero_stage ? " (ran)" : ""),
+                 1e-6 * plan.parameters, 1e-6 * plan.gradients, 1e-6 * plan.optimizer,
+                 1e-6 * plan.buffers, 1e-6 * plan.total());
+    json["memory_formula"][stage] = {{"parameters", plan.parameters},
+                                     {"gradients", plan.gradients},
+                                     {"optimizer", plan.optimizer},
+                                     {"buffers", plan.buffers}};
+  }
+}
+
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
   const DType dtype = config.train.dtype();
@@ -77,6 +98,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   Allocator::current().reset_peak();
 
   Replica replica(config, communicator);
+  Allocator::current().reset_peak();  // while it is built, it may hold more than ever after
   std::vector<StepMetrics> steps;
   for (int t = 1; t <= config.train.steps; ++t) {
     const StepMetrics m = replica.step(t);
@@ -118,7 +140,10 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   table.row("data_ms", spread(steps, [](auto& m) { return m.data_ms; }), 2);
   table.row("wire_bytes", spread(steps, [](auto& m) { return m.wire_bytes; }), 0);
   table.row("allocations", spread(steps, [](auto& m) { return m.allocations; }), 0);
+  table.row("param_bytes", spread(steps, [](auto& m) { return m.param_bytes; }), 0);
+  table.row("compression", spread(steps, [](auto& m) { return m.compression; }), 2);
   show_memory(table.json, memory, first);
+  show_plans(table.json, replica, config.dist, first);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
 }
 

@@ -26,6 +26,7 @@ struct StepMetrics {
   double data_ms = 0;          // for the next batch
   int64_t wire_bytes = 0;      // sent by this rank
   int64_t param_bytes = 0;     // of these, gathered parameters
+  double compression = 1;      // fp32 bytes of the compressed gradients over those of their codec
   std::optional<double> mfu;   // share of the peak; only where a peak is known
   int64_t peak_bytes = 0;      // allocator's peak
   int64_t allocations = 0;     // from the system, in this step
@@ -51,6 +52,7 @@ struct StepMetrics {
     v("data_ms", data_ms);
     v("wire_bytes", wire_bytes);
     v("param_bytes", param_bytes);
+    v("compression", compression);
     v("mfu", mfu);
     v("peak_bytes", peak_bytes);
     v("allocations", allocations);

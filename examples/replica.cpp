@@ -109,6 +109,9 @@ StepMetrics Replica::step(int64_t t) {
   m.wait_ms = report.exposed_ms - m.exposed_comm_ms + sync_ms;
   m.wire_bytes = report.wire_bytes + report.param_bytes;
   m.param_bytes = report.param_bytes;
+  m.compression = report.packed_bytes > 0 ? static_cast<double>(report.plain_bytes) /
+                                                static_cast<double>(report.packed_bytes)
+                                          : 1.0;
   m.step_ms = clock.ms();
   m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
   m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
@@ -244,6 +247,29 @@ std::vector<NamedTensor> Replica::state() const {
   for (const auto& more : {optimizer_->state(), gradients_->state()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+// A tied embedding's gradient begins with the head's.
+MemoryModel Replica::memory_model() const {
+  MemoryModel model{parameters_, units_of(model_), {}};
+  for (const Module* child : model_.children())
+    for (const NamedTensor& borrowed : child->borrowed())
+      for (size_t i = 0; i < parameters_.size(); ++i)
+        if (parameters_[i].name == borrowed.name) model.early.push_back(i);
+  return model;
+}
+
+MemoryBytes Replica::memory_plan(int zero_stage) const {
+  DistConfig dist = config_.dist;
+  dist.zero_stage = zero_stage;
+  return lockstep::memory_plan(dist, memory_model(), communicator_.size(), sum_order(config_.train),
+                               accumulation_,
+                               state_bytes_per_element(config_.optim, config_.train.dtype()));
+}
+
+WireBytes Replica::wire_plan() const {
+  return lockstep::wire_plan(config_.dist, memory_model(), communicator_.size(),
+                             sum_order(config_.train), accumulation_);
 }
 
 int64_t Replica::tokens_per_step() const {

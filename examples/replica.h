@@ -12,6 +12,7 @@
 #include "data/loader.h"
 #include "dist/communicator.h"
 #include "dist/data_parallel.h"
+#include "dist/memory.h"
 #include "examples/config.h"
 #include "examples/metrics.h"
 #include "nn/gpt.h"
@@ -46,6 +47,10 @@ class Replica {
   std::vector<NamedTensor> state() const;
 
   Gpt& model() { return model_; }
+  // By formula, for the rank with the most; of any stage, to compare.
+  MemoryBytes memory_plan(int zero_stage) const;
+  WireBytes wire_plan() const;
+
   int64_t tokens_per_step() const;
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
   const std::string& non_finite() const { return non_finite_; }
@@ -54,6 +59,7 @@ class Replica {
 
  private:
   void attach_units();
+  MemoryModel memory_model() const;
   void plan(int64_t t);
   double train_micro_batch(int64_t micro);
   void clip_or_skip(const GradientReport& report, double loss);

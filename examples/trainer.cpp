@@ -53,6 +53,7 @@ Exit Trainer::run() {
 Exit Trainer::train() {
   catch_stop_signals();
   write_header();
+  write_distribution();
   int64_t t = resume();
   on_rank_0(communicator_, [&] {
     folder_->write_config(print_config(config_));
@@ -114,6 +115,24 @@ void Trainer::write_header() {
                   config_.model.arch, model.parameter_count(), config_.train.precision,
                   replica_.tokens_per_step(), config_.train.micro_batch, where.size,
                   accumulation(config_, where.size), config_.train.seq_len));
+}
+
+// What is split, and what it costs.
+void Trainer::write_distribution() {
+  const DistConfig& dist = config_.dist;
+  if (!first_ || dist.reducer == "naive") return;
+  const MemoryBytes memory = replica_.memory_plan(dist.zero_stage);
+  const WireBytes wire = replica_.wire_plan();
+  const bool reduced = dist.reduced();
+  log_->info(fmt::format(
+      "zero_stage {}, accumulate {}: gradients travel {} per step{}; a rank sends up to {:.1f} MB "
+      "of gradients and {:.1f} MB of parameters per step, and holds {:.1f} MB of parameters, "
+      "{:.1f} of gradients, {:.1f} of optimizer state, {:.1f} of buffers",
+      dist.zero_stage, reduced ? "reduced" : "local",
+      reduced ? fmt::format("{} times", accumulation(config_, communicator_.size())) : "once",
+      dist.compression.codec == "none" ? "" : " as " + dist.compression.codec,
+      1e-6 * wire.gradients, 1e-6 * wire.parameters, 1e-6 * memory.parameters,
+      1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * memory.buffers));
 }
 
 // What MFU is a share of; every rank measures, because together they are slower.

@@ -27,6 +27,7 @@ class Trainer {
  private:
   Exit train();
   void write_header();
+  void write_distribution();
   void measure_peak();
   int64_t resume();
   void set_abandoned_aside(int64_t step);

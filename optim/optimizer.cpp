@@ -114,4 +114,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
   fail(Exit::config, "[optim.name] unknown optimizer \"{}\"; adamw or sgd is right", config.name);
 }
 
+double state_bytes_per_element(const OptimConfig& config, DType dtype) {
+  return (config.name == "adamw" ? 8 : 4) + (dtype == DType::f32 ? 0 : 4);
+}
+
 }  // namespace lockstep

@@ -33,4 +33,7 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
                                           std::vector<NamedTensor> parameters);
 
+// What state() holds per element of a parameter of this type.
+double state_bytes_per_element(const OptimConfig& config, DType dtype);
+
 }  // namespace lockstep

@@ -20,7 +20,7 @@ class Reports : public TinyRun {
       for (const char* name :
            {"attempt", "loss", "lr", "grad_norm", "tokens", "samples_per_s", "tokens_per_s",
             "step_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "wait_ms", "data_ms",
-            "wire_bytes", "param_bytes", "mfu", "peak_bytes", "allocations"})
+            "wire_bytes", "param_bytes", "compression", "mfu", "peak_bytes", "allocations"})
         EXPECT_TRUE(m.contains(name) && m[name].is_number()) << name << " of " << m;
       EXPECT_EQ(m.contains("val_loss"), t % 10 == 0) << m;
       EXPECT_EQ(m["tokens"], 8 * 32);

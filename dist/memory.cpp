@@ -1,0 +1,206 @@
+// The formulas, term by term. Read next: stages.h.
+#include "dist/memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "dist/stages.h"
+
+namespace lockstep {
+
+namespace {
+
+// A plan's buckets with the sums that the terms need.
+class Plan {
+ public:
+  Plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order)
+      : options_(reducer_options(config, order)),
+        model_(model),
+        buckets_(plan_buckets(model.parameters, options_.bucket_bytes, ranks,
+                              options_.units_apart ? model.unit_of : std::vector<size_t>{})),
+        ranks_(ranks) {}
+
+  const ReducerOptions& options() const { return options_; }
+
+  double bucket_elements() const {
+    double sum = 0;
+    for (const Bucket& bucket : buckets_) sum += static_cast<double>(bucket.elements());
+    return sum;
+  }
+  double elements() const {
+    double sum = 0;
+    for (const auto& [name, tensor] : model_.parameters) sum += static_cast<double>(tensor.numel());
+    return sum;
+  }
+  double parameter_bytes() const {
+    double sum = 0;
+    for (const auto& [name, tensor] : model_.parameters) sum += static_cast<double>(tensor.bytes());
+    return sum;
+  }
+  double cells() const {
+    double sum = 0;
+    for (const auto& [name, tensor] : model_.parameters)
+      sum += static_cast<double>(cell_count(tensor.numel()));
+    return sum;
+  }
+
+  // Of the rank with the most.
+  double shard_elements() const {
+    return largest_shard([](const CellRun& run) { return static_cast<double>(run.elements); });
+  }
+  double shard_bytes() const {
+    return largest_shard([this](const CellRun& run) {
+      return static_cast<double>(run.elements) *
+             static_cast<double>(size_of(model_.parameters[run.parameter].tensor.dtype()));
+    });
+  }
+
+  // The unit in use and the one fetched ahead.
+  double two_units() const {
+    std::vector<double> bytes(model_.unit_of.empty() ? 1 : model_.unit_of.back() + 1);
+    for (size_t i = 0; i < model_.parameters.size(); ++i)
+      bytes[model_.unit_of.empty() ? 0 : model_.unit_of[i]] +=
+          static_cast<double>(model_.parameters[i].tensor.bytes());
+    double most = bytes[0];
+    for (size_t unit = 0; unit < bytes.size(); ++unit)
+      if (bytes.size() > 1) most = std::max(most, bytes[unit] + bytes[(unit + 1) % bytes.size()]);
+    return most;
+  }
+
+  // Gradients that wait for the rest of their bucket, beside the early ones. A weight's gradient
+  // comes with its bias's, which may be the last of the bucket before.
+  double elements_in_flight() const {
+    double early = 0, most = 0;
+    for (size_t i : model_.early) early += elements_of(i);
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      double waiting = 0;
+      for (const Bucket::Member& member : buckets_[b].members)
+        if (!is_early(member.parameter)) waiting += elements_of(member.parameter);
+      if (b + 1 < buckets_.size()) {
+        const size_t last = buckets_[b].members.back().parameter;
+        const size_t next = buckets_[b + 1].members.front().parameter;
+        if (model_.parameters[last].name.ends_with(".bias") && !is_early(next))
+          waiting += elements_of(next);
+      }
+      most = std::max(most, waiting);
+    }
+    return early + most;
+  }
+
+  // Of all parts, and of the largest.
+  std::pair<double, double> payload() const {
+    double all = 0, most = 0;
+    for (int p = 0; p < ranks_; ++p) {
+      double part = 0;
+      for (const Bucket& bucket : buckets_)
+        part += options_.rules.in_place()
+                    ? 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p])
+                    : static_cast<double>(
+                          wire_bytes(options_.rules, model_.parameters, bucket.parts[p]));
+      all += part;
+      most = std::max(most, part);
+    }
+    return {all, most};
+  }
+
+  double window_bytes() const {
+    const size_t count = options_.windows > 0 ? std::min<size_t>(options_.windows, buckets_.size())
+                                              : buckets_.size();
+    double sum = 0;
+    for (size_t w = 0; w < count; ++w)
+      for (int p = 0; p < ranks_; ++p) {
+        size_t most = 0;
+        for (size_t b = w; b < buckets_.size(); b += count)
+          most = std::max(most,
+                          wire_capacity(options_.rules, model_.parameters, buckets_[b].parts[p]));
+        sum += static_cast<double>(most);
+      }
+    return sum;
+  }
+
+ private:
+  double elements_of(size_t i) const {
+    return static_cast<double>(model_.parameters[i].tensor.numel());
+  }
+  bool is_early(size_t i) const { return std::ranges::find(model_.early, i) != model_.early.end(); }
+
+  double largest_shard(const std::function<double(const CellRun&)>& size) const {
+    double most = 0;
+    for (int r = 0; r < ranks_; ++r) {
+      double sum = 0;
+      for (const Bucket& bucket : buckets_)
+        for (const CellRun& run : bucket.parts[r]) sum += size(run);
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  const ReducerOptions options_;
+  const MemoryModel& model_;
+  const std::vector<Bucket> buckets_;
+  const int ranks_;
+};
+
+double parameter_peak(const Plan& plan) {
+  return plan.options().residence == Residence::sharded ? plan.shard_bytes() + plan.two_units()
+                                                        : plan.parameter_bytes();
+}
+
+double gradient_peak(const Plan& plan, int64_t micro_steps) {
+  const ExchangeRules& rules = plan.options().rules;
+  const double whole = plan.bucket_elements(), shard = plan.shard_elements();
+  if (rules.in_place()) return 4 * whole;
+  const bool tree = rules.order == SumOrder::any_world;
+  const double open = tree ? std::bit_width(static_cast<uint64_t>(micro_steps)) - 1 : 0;
+  return 4 * ((rules.keep_gradients ? whole : plan.elements_in_flight()) + shard +
+              open * (rules.reduced ? shard : whole));
+}
+
+double buffer_peak(const Plan& plan) {
+  const ExchangeRules& rules = plan.options().rules;
+  double bytes = 8 * plan.cells();
+  if (!rules.in_place()) bytes += plan.window_bytes();
+  if (rules.codec && !rules.codec->lossless() && rules.error_feedback)
+    bytes += 2 * 4 * (plan.bucket_elements() + plan.shard_elements());
+  return bytes;
+}
+
+}  // namespace
+
+MemoryBytes model_states(double elements, int ranks, int zero_stage, const ElementBytes& bytes) {
+  const auto term = [&](double per_element, int split_from) {
+    return elements * per_element / (zero_stage >= split_from ? ranks : 1);
+  };
+  return {.parameters = term(bytes.parameter, 3),
+          .gradients = term(bytes.gradient, 2),
+          .optimizer = term(bytes.optimizer, 1)};
+}
+
+MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, int ranks,
+                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element) {
+  const Plan plan(config, model, ranks, order);
+  const bool sharded = zero_stages.at(config.zero_stage).shards_optimizer;
+  return {.parameters = parameter_peak(plan),
+          .gradients = gradient_peak(plan, micro_steps),
+          .optimizer =
+              optimizer_bytes_per_element * (sharded ? plan.shard_elements() : plan.elements()),
+          .buffers = buffer_peak(plan)};
+}
+
+WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
+                    int64_t micro_steps) {
+  const Plan plan(config, model, ranks, order);
+  const ReducerOptions& options = plan.options();
+  const auto [all, most] = plan.payload();
+  const double others = ranks - 1;
+  const double exchanges = options.rules.reduced ? static_cast<double>(micro_steps) : 1;
+  const double passes = options.residence == Residence::replicated ? 0
+                        : options.residence == Residence::gathered
+                            ? 1
+                            : 2 * static_cast<double>(micro_steps);
+  return {.gradients = exchanges * (all - all / ranks) + (options.rules.gather ? most * others : 0),
+          .parameters = passes * plan.shard_bytes() * others};
+}
+
+}  // namespace lockstep

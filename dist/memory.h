@@ -1,0 +1,53 @@
+// What a rank must hold and send, by formula, before anything is allocated. Asserted against the
+// allocator's figures in tests, and printed beside them by `trainer bench step`. Activations are
+// not in it: they depend on the model's code. Read next: memory.cpp.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/config.h"
+#include "dist/data_parallel.h"
+
+namespace lockstep {
+
+// Bytes per element of the model, before anything is split.
+struct ElementBytes {
+  double parameter = 4;
+  double gradient = 4;
+  double optimizer = 8;  // with the fp32 masters of bf16 parameters
+};
+
+struct MemoryBytes {
+  double parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
+  double total() const { return parameters + gradients + optimizer + buffers; }
+};
+
+// What outlives a step: each stage divides one more term by the ranks (Rajbhandari et al., "ZeRO",
+// SC 2020, figure 1, where gradients have 2 bytes).
+MemoryBytes model_states(double elements, int ranks, int zero_stage, const ElementBytes& bytes);
+
+// The model as far as memory goes.
+struct MemoryModel {
+  std::vector<NamedTensor> parameters;
+  std::vector<size_t> unit_of;  // as for make_data_parallel
+  // Parameters whose gradient begins to arrive when backward begins and is complete when it ends: a
+  // tied embedding.
+  std::vector<size_t> early;
+};
+
+// The peak on the rank with the largest shards: the model's states, and what this implementation
+// adds while it works: padding, buckets in flight, gathered units, residuals, norms.
+MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, int ranks,
+                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element);
+
+// What that rank sends to others in a step, at most: gradients (with a codec, as long as it is not
+// warming up), and parameters, which with stage 3 are gathered for forward and again for backward.
+struct WireBytes {
+  double gradients = 0, parameters = 0;
+};
+WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
+                    int64_t micro_steps);
+
+}  // namespace lockstep
