@@ -36,6 +36,7 @@ struct Case {
         result(count) {
     const auto parts = even_parts(count, sizeof(float), c.size(), 16);
     window = c.window(fmt::format("bench {}", bytes), parts);
+    window->fold_with(sum_floats);
     for (int r = 0; r < c.size(); ++r) {
       counts.push_back(static_cast<int>(parts[r] / sizeof(float)));
       offsets.push_back(static_cast<int>(window->part_offset(r) / sizeof(float)));

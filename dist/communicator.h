@@ -61,6 +61,17 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
+// Called once per operation on the communication thread (never the caller's), when every view is
+// there. views[r] is what rank r contributes: r's own memory where r shares my host, else a buffer
+// that received it; views[me] is my own memory. They end with the call.
+using Reader = std::function<void(std::span<const ByteView> views)>;
+
+// The same, for an operation with a result: leaves the bytes of my part of it in every one of
+// `outs`. outs[0] is my own part `rank()`; the others, if any, are the same part in the memory of
+// peers of my host, where writing it at once saves them a copy. outs may be the views themselves.
+using Combine = std::function<void(std::span<const ByteView> views,
+                                   std::span<const std::span<std::byte>> outs)>;
+
 // What a rank holds of a window. whole: all parts, one after the other without gaps. own_part: part
 // `rank()` alone, for what stays sharded; only gather works on it, with a reader that puts the
 // parts where the caller wants them, and the whole stands nowhere.
@@ -81,6 +92,14 @@ class Window {
   size_t part_bytes(int p) const { return offsets_[p + 1] - offsets_[p]; }
   size_t part_offset(int p) const { return offsets_[p]; }
 
+  // Says that contributions to a part may be combined within hosts first, by `fold`, before they
+  // travel: exchange and all_reduce then give one view per host, in rank order, where the ranks of
+  // every host are a block of 2^k in a row (the last may be short), aligned as the subtrees of a
+  // balanced tree are; elsewhere, and for exchanges of used bytes, one per rank as ever. `fold`
+  // writes over what this rank contributed. All ranks say the same, before the first operation.
+  void fold_with(Combine fold) { fold_ = std::move(fold); }
+  const Combine& fold() const { return fold_; }
+
   // My memory: all of it (of layout own_part, my part), or part p, which must be in it.
   virtual std::span<std::byte> mine() = 0;
   std::span<std::byte> part(int p);
@@ -90,19 +109,9 @@ class Window {
   Layout layout_;
   int rank_;
   std::vector<size_t> offsets_;  // (size + 1)
+  Combine fold_;                 // null: only the readers combine
 };
 using WindowPtr = std::shared_ptr<Window>;
-
-// Called once per operation on the communication thread (never the caller's), when every view is
-// there. views[r] is what rank r contributes: r's own memory where r shares my host, else a buffer
-// that received it; views[me] is my own memory. They end with the call.
-using Reader = std::function<void(std::span<const ByteView> views)>;
-
-// The same, for an operation with a result: leaves the bytes of my part of it in every one of
-// `outs`. outs[0] is my own part `rank()`; the others, if any, are the same part in the memory of
-// peers of my host, where writing it at once saves them a copy. outs may be the views themselves.
-using Combine = std::function<void(std::span<const ByteView> views,
-                                   std::span<const std::span<std::byte>> outs)>;
 
 // What the ranks are doing together: it decides how long one waits for another (dist/config.h), and
 // messages name it.
@@ -135,9 +144,9 @@ class Communicator {
   // Operations. All ranks start the same ones in the same order on one window; different windows
   // are independent. Each publishes my memory as it is when the operation's turn has come.
   //
-  // exchange:   views[r] is part `rank()` of r's window. The reader may write my part `rank()`.
-  // gather:     views[r] is part r of r's window. The reader may write the other parts.
-  // broadcast:  views[root] is all of root's window, the rest is empty. Others may write
+  // exchange:   views[r] is part `rank()` of r's window (see fold_with). The reader may write my
+  // part `rank()`. gather:     views[r] is part r of r's window. The reader may write the other
+  // parts. broadcast:  views[root] is all of root's window, the rest is empty. Others may write
   // everything. all_reduce: exchange, then gather of what `combine` made of my part.
   //
   // Without a reader, gather and broadcast leave the whole result in mine(), as all_reduce does;

@@ -1,13 +1,13 @@
 #include "dist/host_communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <future>
 #include <numeric>
 
-#include "dist/futex.h"
+#include "dist/host_operation.h"
 #include "dist/launch.h"
-#include "dist/work_state.h"
 
 namespace lockstep {
 
@@ -25,101 +25,20 @@ constexpr std::chrono::milliseconds kBellPause{50};
 // An operation that waits too long says more than the watchdog, so it speaks first.
 constexpr std::chrono::seconds kWatchdogGrace{1};
 constexpr size_t kBulletinBytes = 16384;
-constexpr size_t kHeaderBytes = 4096;  // keeps the data page-aligned, and counters off its lines
 
-// Counters of one rank on one window, written by that rank alone.
-struct Header {
-  std::atomic<uint64_t> published;  // operations whose memory the peers may read
-  std::atomic<uint64_t> consumed;   // operations whose views this rank has finished reading
-};
-static_assert(sizeof(Header) <= kHeaderBytes && std::atomic<uint64_t>::is_always_lock_free);
-
-// Into memory of the same size, which may be the same memory.
-void copy(ByteView from, std::span<std::byte> to) {
-  if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
+// Whether hosts hold ranks as the subtrees of a balanced tree do (Window::fold_with), and summing
+// within them saves anything.
+bool are_blocks(const Topology& topology) {
+  const auto& host_of = topology.host_of;
+  const int block = static_cast<int>(std::count(host_of.begin(), host_of.end(), 0));
+  if (topology.hosts == 1 || block == 1 || !std::has_single_bit(static_cast<unsigned>(block)))
+    return false;
+  for (int r = 0; r < topology.size; ++r)
+    if (host_of[r] != r / block) return false;
+  return true;
 }
 
 }  // namespace
-
-// What a rank shows the others of its host, beside its windows.
-struct HostCommunicator::Board {
-  FutexWord bell;  // rung by peers (and by my own caller) when something may have changed
-  std::atomic<uint32_t> failed;
-  Failure failure;
-};
-
-class HostCommunicator::HostWindow : public Window {
- public:
-  HostWindow(std::string name, std::span<const size_t> part_bytes, Layout layout, int me, int id,
-             std::vector<std::shared_ptr<std::byte>> memory)
-      : Window(std::move(name), part_bytes, layout, me),
-        tag(id),
-        me_(me),
-        memory_(std::move(memory)) {}
-
-  std::span<std::byte> mine() override {
-    return {memory_[me_].get() + kHeaderBytes, held_bytes(me_)};
-  }
-  bool mapped(int r) const { return memory_[r] != nullptr; }
-  ByteView of(int r) const { return {memory_[r].get() + kHeaderBytes, held_bytes(r)}; }
-  // Part p in the memory of rank r, which holds it.
-  ByteView part_of(int r, int p) const {
-    return layout() == Layout::own_part ? of(r) : of(r).subspan(part_offset(p), part_bytes(p));
-  }
-  // Part p in my memory, then in that of the peers of my host.
-  std::vector<std::span<std::byte>> outs(int p) {
-    std::vector<std::span<std::byte>> outs{part(p)};
-    for (int r = 0; r < static_cast<int>(memory_.size()); ++r) {
-      if (r != me_ && mapped(r))
-        outs.push_back({memory_[r].get() + kHeaderBytes + part_offset(p), part_bytes(p)});
-    }
-    return outs;
-  }
-  Header& header(int r) const { return *reinterpret_cast<Header*>(memory_[r].get()); }
-
-  const int tag;
-  uint64_t started = 0;                          // operations started here: the caller's own
-  std::atomic<uint64_t> finished = 0;            // operations finished here: the thread's
-  std::vector<std::vector<std::byte>> received;  // parts from other hosts, by rank
-  Work::Traffic first_half;                      // of the all_reduce under way: its exchange
-
- private:
-  size_t held_bytes(int r) const { return layout() == Layout::own_part ? part_bytes(r) : bytes(); }
-
-  const int me_;
-  const std::vector<std::shared_ptr<std::byte>> memory_;  // by rank, null on other hosts
-};
-
-struct HostCommunicator::Operation {
-  struct Message {
-    int peer;
-    std::unique_ptr<Transfer> transfer;
-  };
-
-  Kind kind;
-  std::shared_ptr<HostWindow> window;
-  Combine reader;
-  std::vector<size_t> used;  // bytes of my part p to send; empty: all
-  int root;
-
-  uint64_t number = 0;    // on its window, from 1
-  uint64_t sequence = 0;  // on this rank, from 1
-  Moment moment{};
-  std::shared_ptr<Work::State> state = std::make_shared<Work::State>();
-  Work::Timing timing{};
-  Work::Traffic traffic{};
-  Work::Time patience_since{};
-  bool begun = false;
-  bool read = false;
-  std::vector<Message> sends{}, receives{};
-  std::vector<ByteView> views{};
-
-  bool reads_from(int r) const { return kind != Kind::broadcast || r == root; }
-  // Of my part p, what others must see.
-  ByteView used_of(int p) const {
-    return window->part(p).first(used.empty() ? window->part_bytes(p) : used[p]);
-  }
-};
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    const TransportOptions& options)
@@ -134,6 +53,9 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
       watchdog_.busy("the start of MPI", limit(start), start.limit_key());
       topology_ = transport_->open();
       watchdog_.rename(topology_.describe(rank()));
+      ranks_of_.resize(topology_.hosts);
+      for (int r = 0; r < size(); ++r) ranks_of_[topology_.host_of[r]].push_back(r);
+      hosts_are_blocks_ = are_blocks(topology_);
       const std::vector<size_t> board(topology_.size, sizeof(Board));
       for (auto& memory : transport_->share(board, "the board"))
         boards_.push_back(std::reinterpret_pointer_cast<Board>(memory));
@@ -206,6 +128,8 @@ Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
     }
     operation.sequence = ++started_;
     operation.moment = moment_;
+    const bool sums = kind == Kind::combine || (kind == Kind::exchange && operation.used.empty());
+    operation.folds = sums && hosts_are_blocks_ && window->fold();
     if (operation.window) operation.number = operation.window->started + 1;
     if (kind == Kind::reclaim && released(operation)) return Work();
     if (kind < Kind::reclaim) ++operation.window->started;
@@ -412,62 +336,14 @@ bool HostCommunicator::begin(Operation& operation) {
   return true;
 }
 
-void HostCommunicator::look_and_post(Operation& operation) {
-  HostWindow& window = *operation.window;
-  const int me = rank(), root = operation.root;
-  const bool all_reduce = operation.kind == Kind::collect;
-  if (all_reduce) operation.traffic = window.first_half;
-  // Shows r what it needs of mine, of which `capacity` bytes could be needed.
-  auto show = [&](int r, ByteView bytes, size_t capacity) {
-    if (r != me) operation.traffic.to_ranks += bytes.size();
-    if (window.mapped(r) || capacity == 0) return;
-    operation.traffic.to_hosts += bytes.size();
-    operation.sends.push_back({r, transport_->send(r, window.tag, bytes, capacity)});
-  };
-  auto receive = [&](int r, std::span<std::byte> place) {
-    operation.views[r] = place;
-    if (place.empty()) return;
-    operation.receives.push_back({r, transport_->receive(r, window.tag, place)});
-  };
-  auto buffer = [&](int r, size_t bytes) -> std::span<std::byte> {
-    window.received[r].resize(bytes);
-    return window.received[r];
-  };
-  operation.views.assign(size(), {});
-  window.received.resize(size());
-  for (int r = 0; r < size(); ++r) {
-    const bool here = window.mapped(r);
-    switch (operation.kind) {
-      case Kind::exchange:
-      case Kind::combine:
-        if (here) operation.views[r] = window.part_of(r, me);
-        if (!here) receive(r, buffer(r, window.part_bytes(me)));
-        show(r, operation.used_of(r), window.part_bytes(r));
-        break;
-      case Kind::gather:
-      case Kind::collect:
-        if (here) operation.views[r] = window.part_of(all_reduce ? me : r, r);
-        if (!here)
-          receive(r, window.layout() == Layout::whole ? window.part(r)
-                                                      : buffer(r, window.part_bytes(r)));
-        show(r, operation.used_of(me), window.part_bytes(me));
-        break;
-      case Kind::broadcast:
-        if (r == root && here) operation.views[r] = window.of(r);
-        if (r == root && !here) receive(r, window.mine());
-        if (me == root) show(r, window.mine(), window.bytes());
-        break;
-      case Kind::reclaim:
-      case Kind::call:
-        break;
-    }
-  }
-  if (operation.kind == Kind::combine) window.first_half = operation.traffic;
-}
-
 bool HostCommunicator::views_ready(Operation& operation) {
   std::erase_if(operation.receives, [](auto& message) { return message.transfer->done(); });
-  const bool ready = peers_behind(operation).empty();
+  const bool must_fold = operation.folds && !operation.folded;
+  if (must_fold && shown_by_all(operation)) fold_for_others(operation);
+  if (!operation.delivered && operation.receives.empty() && shown_by_all(operation))
+    deliver(operation);
+  const bool done_my_share = operation.delivered && (!operation.folds || operation.folded);
+  const bool ready = done_my_share && peers_behind(operation).empty();
   if (!ready) check_patience(operation);
   return ready;
 }
@@ -482,6 +358,10 @@ void HostCommunicator::read(Operation& operation) {
   operation.timing.arrived = steady_clock::now();
   std::vector<std::span<std::byte>> outs;
   if (operation.kind == Kind::combine) outs = operation.window->outs(rank());
+  if (operation.folds) {
+    fold_part(operation, rank());
+    operation.views[my_host()] = operation.window->part(rank());
+  }
   operation.reader(operation.views, outs);
   operation.read = true;
   if (operation.window->layout() == Layout::own_part) operation.window->received.clear();
@@ -490,16 +370,29 @@ void HostCommunicator::read(Operation& operation) {
 }
 
 // The ranks an operation waits for. Before it has begun: those of this host that still read what I
-// published last. Then: those whose memory or message it needs. At last: those yet to take mine.
+// published last. Then: those whose memory or message it needs, be it that a peer should have
+// handed it on. At last: those yet to take mine.
 std::vector<int> HostCommunicator::peers_behind(const Operation& operation) const {
   const HostWindow& window = *operation.window;
   std::vector<int> behind;
   for (int r = 0; r < topology_.size; ++r) {
-    if (!window.mapped(r) || operation.read) continue;
+    if (operation.read) break;
+    if (!window.mapped(r)) {
+      if (operation.begun && operation.relays && operation.reads_from(r)) {
+        const int by = partner(r, my_host());
+        const Header& relay = window.header(by);
+        if (by != topology_.rank &&
+            relay.delivered.load(std::memory_order_acquire) < operation.number)
+          behind.push_back(relay.published.load(std::memory_order_acquire) < operation.number ? by
+                                                                                              : r);
+      }
+      continue;
+    }
     const uint64_t consumed = window.header(r).consumed.load(std::memory_order_acquire);
     const uint64_t published = window.header(r).published.load(std::memory_order_acquire);
     const bool still_reads = r != topology_.rank && consumed + 1 < operation.number;
-    const bool unpublished = operation.reads_from(r) && published < operation.number;
+    const bool needed = operation.reads_from(r) || !operation.delivered;
+    const bool unpublished = needed && published < operation.number;
     if (operation.begun ? unpublished : still_reads) behind.push_back(r);
   }
   for (const auto& message : operation.read ? operation.sends : operation.receives)

@@ -62,10 +62,22 @@ class HostCommunicator : public Communicator {
   bool advance(Operation& operation);
   bool begin(Operation& operation);
   void look_and_post(Operation& operation);
+  void post_exchange(Operation& operation);
+  void post_folded(Operation& operation);
+  void post_gather(Operation& operation);
+  void post_broadcast(Operation& operation);
+  void send(Operation& operation, int to, ByteView bytes, size_t capacity);
+  void receive(Operation& operation, int from, std::span<std::byte> place);
+  void fold_for_others(Operation& operation);
+  void fold_part(const Operation& operation, int p);
+  void deliver(Operation& operation);
   bool views_ready(Operation& operation);
   bool sends_done(Operation& operation);
   void read(Operation& operation);
   std::vector<int> peers_behind(const Operation& operation) const;
+  bool shown_by_all(const Operation& operation) const;
+  int partner(int r, int host) const;
+  int my_host() const { return topology_.host_of[topology_.rank]; }
   void check_patience(const Operation& operation) const;
   void check_peers();
   void sleep(uint32_t bell_seen);
@@ -78,6 +90,8 @@ class HostCommunicator : public Communicator {
   const TransportOptions options_;
   Topology topology_;
   Watchdog watchdog_;
+  std::vector<std::vector<int>> ranks_of_;      // by host
+  bool hosts_are_blocks_ = false;               // see Window::fold_with
   std::vector<std::shared_ptr<Board>> boards_;  // by rank, null on other hosts
   WindowPtr bulletin_;                          // of all_gather_bytes
   int windows_ = 0;

@@ -162,18 +162,20 @@ class LocalTransport : public Transport {
 void run_rank(LocalWorld& world, int rank, std::unique_ptr<Transport> transport,
               const TransportOptions& options, const std::function<void(Communicator&)>& body) {
   std::unique_ptr<HostCommunicator> communicator;
-  auto leave = [&](Exit code, const char* what) {
-    if (communicator) communicator->abort(code, what);
-    world.fail({rank, code, what});  // of no effect if that was announced, or another came first
+  auto leave = [&](const Failure& failure) {
+    if (communicator) communicator->abort(static_cast<Exit>(failure.code), failure.message);
+    world.fail(failure);  // of no effect if that was announced, or another came first
   };
   try {
     communicator = std::make_unique<HostCommunicator>(std::move(transport), options);
     body(*communicator);
     communicator->finish();
+  } catch (const PeerFailure& error) {
+    leave(error.failure());
   } catch (const Error& error) {
-    leave(error.code(), error.what());
+    leave({rank, error.code(), error.what()});
   } catch (const std::exception& error) {
-    leave(Exit::internal, error.what());
+    leave({rank, Exit::internal, error.what()});
   }
 }
 

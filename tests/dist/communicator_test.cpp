@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -37,15 +39,31 @@ void expect_marks(ByteView bytes, int rank, size_t offset, int generation, const
         << what << ": byte " << i << " of rank " << rank << ", generation " << generation;
 }
 
-// Each rank r got shown(r) bytes of mine, and over the wire those on other hosts.
-void expect_traffic(Communicator& c, const Work& work, const std::function<size_t(int)>& shown) {
-  size_t to_ranks = 0, to_hosts = 0;
-  for (int r = 0; r < c.size(); ++r) {
+// Each rank r saw shown(r) bytes of mine, and so many crossed to other hosts.
+void expect_traffic(Communicator& c, const Work& work, const std::function<size_t(int)>& shown,
+                    size_t to_hosts) {
+  size_t to_ranks = 0;
+  for (int r = 0; r < c.size(); ++r)
     if (r != c.rank()) to_ranks += shown(r);
-    if (!c.topology().same_host(r)) to_hosts += shown(r);
-  }
   EXPECT_EQ(work.traffic().to_ranks, to_ranks);
   EXPECT_EQ(work.traffic().to_hosts, to_hosts);
+}
+
+// The sum of bytes(r) over the ranks of other hosts.
+size_t on_other_hosts(Communicator& c, const std::function<size_t(int)>& bytes) {
+  size_t sum = 0;
+  for (int r = 0; r < c.size(); ++r)
+    if (!c.topology().same_host(r)) sum += bytes(r);
+  return sum;
+}
+
+// Of very different magnitudes, so that every order of adding them has bits of its own.
+std::vector<float> wild_floats(size_t count, int seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random) * std::exp(5 * normal(random));
+  return values;
 }
 
 TEST(Communicator, TopologyCountsHosts) {
@@ -129,7 +147,8 @@ TEST(Communicator, ExchangeOfUsedBytesOnly) {
           },
           used);
       work.wait();
-      expect_traffic(c, work, [&](int r) { return used[r]; });
+      const auto shown = [&](int r) { return used[r]; };
+      expect_traffic(c, work, shown, on_other_hosts(c, shown));
     }
   });
 }
@@ -154,7 +173,11 @@ TEST(Communicator, GatherOfUsedBytesOnly) {
             },
             used(c.rank()));
         work.wait();
-        expect_traffic(c, work, [&](int) { return used(c.rank()); });
+        // A part crosses once to every other host, or, where it has no place there, to every rank.
+        const Topology& t = c.topology();
+        const int times = layout == Layout::whole ? t.hosts - 1 : t.size - t.local_size;
+        expect_traffic(
+            c, work, [&](int) { return used(c.rank()); }, times * used(c.rank()));
       }
     });
   }
@@ -240,13 +263,58 @@ TEST(Communicator, AllReduceIsExactOverManyGenerations) {
       dawdle(c, generation);
       const Work work = all_reduce_floats(c, window);
       work.wait();
-      expect_traffic(c, work,
-                     [&](int r) { return window->part_bytes(r) + window->part_bytes(c.rank()); });
+      const auto shown = [&](int r) { return window->part_bytes(r); };
+      expect_traffic(
+          c, work, [&](int r) { return shown(r) + shown(c.rank()); },
+          on_other_hosts(c, shown) + (c.topology().hosts - 1) * shown(c.rank()));
       const int ranks = c.size();
       for (size_t i = 0; i < count; ++i)
         ASSERT_EQ(mine[i], float(int(i % 100) * ranks + generation * ranks * (ranks + 1) / 2));
     }
   });
+}
+
+// In hosts of 2^k ranks in a row, that is; in others, all contributions travel. The bits are those
+// of the tree over ranks all the same.
+TEST(Communicator, SumsWithinHostsHaveTheBitsOfTheTreeAndCrossOnce) {
+  on_worlds(
+      [](Communicator& c) {
+        const Topology& t = c.topology();
+        const auto window = c.window("folded", even_parts(5001, sizeof(float), c.size(), 64));
+        window->fold_with(sum_floats);
+        const auto block = static_cast<unsigned>(std::ranges::count(t.host_of, 0));
+        const bool folds = std::has_single_bit(block);
+        float* mine = reinterpret_cast<float*>(window->mine().data());
+        for (int generation = 0; generation < 10; ++generation) {
+          c.reclaim(window).wait();
+          std::vector<std::vector<float>> all;
+          for (int r = 0; r < c.size(); ++r) all.push_back(wild_floats(5001, r + 10 * generation));
+          std::ranges::copy(all[c.rank()], mine);
+          dawdle(c, generation);
+          const size_t begin = window->part_offset(c.rank()) / sizeof(float);
+          const size_t count = window->part_bytes(c.rank()) / sizeof(float);
+          const bool scatter = generation % 2;
+          const Work work =
+              scatter ? reduce_scatter_floats(c, window) : all_reduce_floats(c, window);
+          work.wait();
+          for (size_t i = scatter ? begin : 0; i < (scatter ? begin + count : 5001); ++i) {
+            std::vector<float> column;
+            for (const auto& values : all) column.push_back(values[i]);
+            const float expected = scalar_tree(column, 0, column.size());
+            ASSERT_EQ(std::memcmp(&mine[i], &expected, sizeof expected), 0) << "element " << i;
+          }
+          // Of the parts owned elsewhere, this rank sent those that fall to it; between them, all
+          // ranks of the host sent each once.
+          const auto part = [&](int r) { return window->part_bytes(r); };
+          size_t scattered = 0;
+          for (int r = 0; r < c.size(); ++r)
+            if (!t.same_host(r) && (!folds || r % t.local_size == t.local_rank))
+              scattered += part(r);
+          EXPECT_EQ(work.traffic().to_hosts,
+                    scattered + (scatter ? 0 : (t.hosts - 1) * part(c.rank())));
+        }
+      },
+      {.ranks = {1, 2, 3, 4, 5, 7, 8}, .ranks_per_host = {0, 1, 2, 3, 4}});
 }
 
 // Sums in place again and again without reclaim: allowed, because only the operations write.
@@ -265,19 +333,12 @@ TEST(Communicator, AllReduceRepeatsWithoutReclaim) {
 TEST(Communicator, AllReduceHasTheBitsOfTheTree) {
   on_worlds([](Communicator& c) {
     constexpr size_t kCount = 5001;
-    auto contribution = [](int rank) {
-      std::mt19937 random(rank);
-      std::normal_distribution<float> normal;
-      std::vector<float> values(kCount);
-      for (float& value : values) value = normal(random) * std::exp(5 * normal(random));
-      return values;
-    };
     const auto window = c.window("bits", even_parts(kCount, sizeof(float), c.size(), 64));
     float* mine = reinterpret_cast<float*>(window->mine().data());
-    std::ranges::copy(contribution(c.rank()), mine);
+    std::ranges::copy(wild_floats(kCount, c.rank()), mine);
     all_reduce_floats(c, window).wait();
     std::vector<std::vector<float>> all;
-    for (int r = 0; r < c.size(); ++r) all.push_back(contribution(r));
+    for (int r = 0; r < c.size(); ++r) all.push_back(wild_floats(kCount, r));
     for (size_t i = 0; i < kCount; ++i) {
       std::vector<float> column;
       for (const auto& values : all) column.push_back(values[i]);

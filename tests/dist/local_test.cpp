@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "dist/config.h"
@@ -24,6 +25,16 @@ void expect_contains(const Error& error, const std::string& text) {
   EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
       << "'" << error.what() << "' lacks '" << text << "'";
 }
+
+// Lets the rank go on that stays away until others have waited in vain.
+struct GiveUp {
+  explicit GiveUp(std::atomic<bool>& flag) : flag(flag) {}
+  ~GiveUp() {
+    flag = true;
+    flag.notify_all();
+  }
+  std::atomic<bool>& flag;
+};
 
 TEST(Local, AnExceptionInOneRankEndsAll) {
   for (int ranks_per_host : {0, 1}) {
@@ -63,10 +74,12 @@ TEST(Local, AReaderThatThrowsFailsItsOperationAndAll) {
 
 TEST(Local, AWaitIsBoundedAndNamesWhoIsMissingWhere) {
   for (int ranks_per_host : {0, 1}) {
+    std::atomic<bool> given_up = false;
     const Error error =
-        error_of(3, {.timeout_s = 0.2, .ranks_per_host = ranks_per_host}, [](auto& c) {
+        error_of(3, {.timeout_s = 0.2, .ranks_per_host = ranks_per_host}, [&](auto& c) {
           const auto window = c.window("bucket 3", even_parts(100, 4, c.size()));
-          if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+          if (c.rank() == 1) given_up.wait(false);
+          const GiveUp give_up(given_up);
           all_reduce_floats(c, window).wait();
         });
     EXPECT_EQ(error.code(), Exit::restart);
@@ -94,12 +107,14 @@ TEST(Local, EveryPhaseHasItsLimitAndItsWords) {
                     : moment.phase == Phase::checkpoint ? options.checkpoint_timeout_s
                                                         : options.eval_timeout_s;
     limit = 0.1;
+    std::atomic<bool> given_up = false;
     const Error error = error_of(2, options, [&](auto& c) {
       c.enter({Phase::start, 0});
       if (moment.phase == Phase::start) c.enter({Phase::step, 0});
       const auto window = c.window("w", even_parts(100, 4, c.size()));
       const PhaseScope scope(c, moment);
-      if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      if (c.rank() == 1) given_up.wait(false);
+      const GiveUp give_up(given_up);
       c.gather(window).wait();
     });
     EXPECT_EQ(error.code(), Exit::restart);
@@ -121,10 +136,13 @@ TEST(Local, AScopeEndsWithWhatWasBefore) {
 // The thread cannot be ended, so the process is, with the first failure's message and code.
 TEST(LocalDeathTest, ARankThatHangsInItsOwnComputationEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
+  std::atomic<bool> hangs = false;
   EXPECT_EXIT(run_local(2, {.timeout_s = 20},
-                        [](auto& c) {
-                          c.barrier();
+                        [&](auto& c) {
+                          if (c.rank() == 0) hangs.wait(false);
                           if (c.rank() == 0) fail(Exit::data, "[data] shard 7 is truncated");
+                          hangs = true;
+                          hangs.notify_all();
                           std::this_thread::sleep_for(std::chrono::hours(1));
                         }),
               testing::ExitedWithCode(65),

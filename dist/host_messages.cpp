@@ -1,0 +1,163 @@
+// What an operation looks at on its host, and what it sends to other hosts and receives from them.
+// Within a host nothing is copied but what came from outside. Between hosts: a part goes straight
+// to the rank that needs it, once per host where several do or where several contribute to a sum.
+#include "dist/host_operation.h"
+
+namespace lockstep {
+
+// Looks at what the peers of my host show me, and at what I show them: that is all there is to do
+// within a host. Messages to and from other hosts are posted.
+void HostCommunicator::look_and_post(Operation& operation) {
+  operation.window->received.resize(size());
+  operation.views.assign(operation.folds ? topology_.hosts : size(), {});
+  switch (operation.kind) {
+    case Kind::exchange:
+    case Kind::combine:
+      if (operation.folds)
+        post_folded(operation);
+      else
+        post_exchange(operation);
+      break;
+    case Kind::gather:
+    case Kind::collect:
+      post_gather(operation);
+      break;
+    case Kind::broadcast:
+      post_broadcast(operation);
+      break;
+    case Kind::reclaim:
+    case Kind::call:
+      break;
+  }
+  if (operation.kind == Kind::combine) operation.window->first_half = operation.traffic;
+  if (!operation.relays || operation.receives.empty()) deliver(operation);
+}
+
+void HostCommunicator::post_exchange(Operation& operation) {
+  HostWindow& window = *operation.window;
+  const int me = rank();
+  for (int r = 0; r < size(); ++r) {
+    if (r != me) operation.traffic.to_ranks += operation.used_of(r).size();
+    if (window.mapped(r)) {
+      operation.views[r] = window.part_of(r, me);
+      continue;
+    }
+    operation.views[r] = window.buffer(r, window.part_bytes(me));
+    receive(operation, r, window.received[r]);
+    send(operation, r, operation.used_of(r), window.part_bytes(r));
+  }
+}
+
+// Of every other host, one rank sends me what all its ranks have for my part. What I send in return
+// has to be folded first (fold_for_others).
+void HostCommunicator::post_folded(Operation& operation) {
+  HostWindow& window = *operation.window;
+  const int me = rank();
+  operation.traffic.to_ranks += window.bytes() - window.part_bytes(me);
+  for (int host = 0; host < topology_.hosts; ++host) {
+    if (host == my_host()) continue;
+    const int from = partner(me, host);
+    operation.views[host] = window.buffer(from, window.part_bytes(me));
+    receive(operation, from, window.received[from]);
+  }
+}
+
+// A part goes once to every other host, where one rank hands it on to its peers; but there is no
+// place for that in windows of layout own_part, of which every rank gets a message of its own.
+void HostCommunicator::post_gather(Operation& operation) {
+  HostWindow& window = *operation.window;
+  const int me = rank();
+  const bool all_reduce = operation.kind == Kind::collect;
+  if (all_reduce) operation.traffic = window.first_half;
+  operation.relays = topology_.hosts > 1 && window.layout() == Layout::whole;
+  const ByteView mine = operation.used_of(me);
+  operation.traffic.to_ranks += mine.size() * (size() - 1);
+  for (int r = 0; r < size(); ++r) {
+    if (window.mapped(r)) {
+      operation.views[r] = window.part_of(all_reduce ? me : r, r);
+      continue;
+    }
+    const auto place = operation.relays ? window.part(r) : window.buffer(r, window.part_bytes(r));
+    operation.views[r] = place;
+    if (!operation.relays || partner(r, my_host()) == me) receive(operation, r, place);
+    if (!operation.relays || partner(me, topology_.host_of[r]) == r)
+      send(operation, r, mine, window.part_bytes(me));
+  }
+}
+
+void HostCommunicator::post_broadcast(Operation& operation) {
+  HostWindow& window = *operation.window;
+  const int me = rank(), root = operation.root;
+  if (window.mapped(root)) {
+    operation.views[root] = window.of(root);
+  } else {
+    operation.relays = true;
+    operation.views[root] = window.mine();
+    if (partner(root, my_host()) == me) receive(operation, root, window.mine());
+  }
+  if (me != root) return;
+  operation.traffic.to_ranks += window.bytes() * (size() - 1);
+  for (int host = 0; host < topology_.hosts; ++host)
+    if (host != my_host()) send(operation, partner(me, host), window.mine(), window.bytes());
+}
+
+// `capacity`: what the receiver has room for, since it does not know how much comes.
+void HostCommunicator::send(Operation& operation, int to, ByteView bytes, size_t capacity) {
+  if (capacity == 0) return;
+  operation.traffic.to_hosts += bytes.size();
+  operation.sends.push_back({to, transport_->send(to, operation.window->tag, bytes, capacity)});
+}
+
+void HostCommunicator::receive(Operation& operation, int from, std::span<std::byte> place) {
+  if (place.empty()) return;
+  operation.receives.push_back({from, transport_->receive(from, operation.window->tag, place)});
+  if (operation.relays) operation.to_deliver.push_back(place);
+}
+
+// The rank of `host` that deals with rank r of another host: different ones for different r.
+int HostCommunicator::partner(int r, int host) const {
+  return ranks_of_[host][r % ranks_of_[host].size()];
+}
+
+bool HostCommunicator::shown_by_all(const Operation& operation) const {
+  for (int r : ranks_of_[my_host()]) {
+    const Header& header = operation.window->header(r);
+    if (header.published.load(std::memory_order_acquire) < operation.number) return false;
+  }
+  return true;
+}
+
+// What the ranks of my host have for part p, combined, replaces what I have for it. Nobody else
+// looks at that: of every part, one rank of a host reads what the others have.
+void HostCommunicator::fold_part(const Operation& operation, int p) {
+  HostWindow& window = *operation.window;
+  std::vector<ByteView> views;
+  for (int r : ranks_of_[my_host()]) views.push_back(window.part_of(r, p));
+  const std::span<std::byte> out = window.part(p);
+  window.fold()(views, {&out, 1});
+}
+
+void HostCommunicator::fold_for_others(Operation& operation) {
+  HostWindow& window = *operation.window;
+  for (int r = 0; r < size(); ++r) {
+    if (window.mapped(r) || partner(r, my_host()) != rank()) continue;
+    fold_part(operation, r);
+    send(operation, r, window.part(r), window.part_bytes(r));
+  }
+  if (operation.kind == Kind::combine) window.first_half = operation.traffic;
+  operation.folded = true;
+}
+
+// Hands what I received on to my peers, who have begun this operation and leave that place alone.
+void HostCommunicator::deliver(Operation& operation) {
+  HostWindow& window = *operation.window;
+  for (const auto piece : operation.to_deliver) {
+    const size_t offset = piece.data() - window.mine().data();
+    for (const auto place : window.everywhere(offset, piece.size())) copy(piece, place);
+  }
+  window.header(rank()).delivered.store(operation.number, std::memory_order_release);
+  operation.delivered = true;
+  ring_peers();
+}
+
+}  // namespace lockstep
