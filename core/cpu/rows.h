@@ -31,6 +31,10 @@ class Source {
     convert(static_cast<const bf16*>(data_) + offset, buffer, n);
     return buffer;
   }
+  const char* address(int64_t offset) const {
+    return static_cast<const char*>(data_) + offset * element_bytes();
+  }
+  int64_t element_bytes() const { return narrow_ ? sizeof(bf16) : sizeof(float); }
   float at(int64_t offset) const {
     return narrow_ ? to_float(static_cast<const bf16*>(data_)[offset])
                    : static_cast<const float*>(data_)[offset];
@@ -54,6 +58,10 @@ class Sink {
       put(x, static_cast<float*>(data_) + offset, n);
   }
   void write(float x, int64_t offset) const { write(&x, offset, 1); }
+  const char* address(int64_t offset) const {
+    return static_cast<const char*>(data_) + offset * element_bytes();
+  }
+  int64_t element_bytes() const { return narrow_ ? sizeof(bf16) : sizeof(float); }
 
  private:
   template <class T>

@@ -19,6 +19,8 @@ struct Factor {
   int64_t row_step, column_step;
 };
 
+constexpr int64_t rows_at_once = 4;
+
 // Four rows of c [4, 16 v] (+)= a [4, k] b [k, 16 v], accumulated in registers.
 template <int v>
 void multiply_four_rows(int64_t k, Factor a, const float* b, int64_t b_step, float* c,
@@ -40,14 +42,12 @@ void multiply_four_rows(int64_t k, Factor a, const float* b, int64_t b_step, flo
     for (int j = 0; j < v; ++j) *reinterpret_cast<Lanes*>(c + i * c_step + j * lanes) = sum[i][j];
 }
 
-// c [m, n] (+)= a [m, k] b [k, n]; m a multiple of 4, n of 16.
-inline void multiply(int64_t m, int64_t n, int64_t k, Factor a, const float* b, int64_t b_step,
-                     float* c, int64_t c_step, bool accumulate) {
+// c [4, n] (+)= a [4, k] b [k, n]; n a multiple of 16.
+inline void multiply(int64_t n, int64_t k, Factor a, const float* b, int64_t b_step, float* c,
+                     int64_t c_step, bool accumulate) {
   for (int64_t j = 0; j < n; j += 4 * lanes) {
     const auto columns = [&](auto v) {
-      for (int64_t i = 0; i < m; i += 4)
-        multiply_four_rows<v>(k, {a.data + i * a.row_step, a.row_step, a.column_step}, b + j,
-                              b_step, c + i * c_step + j, c_step, accumulate);
+      multiply_four_rows<v>(k, a, b + j, b_step, c + j, c_step, accumulate);
     };
     switch ((n - j) / lanes) {
       case 1:
