@@ -44,6 +44,7 @@ class Direct : public BucketExchange {
 
   void use(const WindowPtr& window, std::vector<Tensor> norms) override {
     window_ = window;
+    window_->fold_with(sum_floats);
     norms_ = std::move(norms);
     const auto storage = Allocator::current().adopt(window->mine().data(), window->bytes(),
                                                     Category::gradients, window);
