@@ -53,6 +53,13 @@ int64_t MemoryStats::total() const {
   return std::accumulate(current.begin(), current.end(), int64_t{0});
 }
 
+std::string to_string(const MemoryStats& stats) {
+  std::string text;
+  for (int c = 0; c < category_count; ++c)
+    text += fmt::format("{} {}, ", name_of(static_cast<Category>(c)), stats.current[c]);
+  return text + fmt::format("held {} bytes", stats.held);
+}
+
 MemorySource& host_memory() {
   static HostMemory memory;
   return memory;
@@ -70,7 +77,12 @@ void Storage::release() {
 void Storage::rebind() {
   check(!data_, "[storage] rebind of a bound storage of {} bytes; release it first", bytes_);
   if (bytes_ == 0) return;
-  data_ = allocator_->take(bytes_);
+  try {
+    data_ = allocator_->take(bytes_);
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("{} (asked for {}; in use: {})", e.what(), name_of(category_),
+                                      to_string(allocator_->stats())));
+  }
   allocator_->count(static_cast<int64_t>(bytes_), category_);
   counted_ = true;
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace lockstep {
@@ -27,6 +28,8 @@ struct MemoryStats {
 
   int64_t total() const;
 };
+// "parameters 1024, gradients 0, .., held 4096 bytes": what is in use, for messages.
+std::string to_string(const MemoryStats& stats);
 
 // Where an allocator takes its memory from: the host, or a device.
 class MemorySource {

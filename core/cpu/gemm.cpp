@@ -8,6 +8,7 @@
 
 #include "core/cpu/cpu_backend.h"
 #include "core/cpu/rows.h"
+#include "core/matrix.h"
 
 namespace lockstep {
 
@@ -21,31 +22,10 @@ dnnl::memory::data_type dnnl_type(DType t) {
   return t == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-// A matrix operand [batch, rows, columns]. Strides of dimensions of size 1 mean nothing in a
-// Tensor; here they are set so that one of the last two is 1, as oneDNN wants.
-struct Matrix {
-  DType type;
-  int64_t batch, rows, columns, batch_stride, row_stride, column_stride;
-
-  explicit Matrix(const Tensor& t) : type(t.dtype()) {
-    const int d = t.ndim();
-    check(d == 2 || d == 3, "[gemm] operand {}; a matrix or a batch of them is right",
-          to_string(t));
-    batch = d == 3 ? t.dim(0) : 1;
-    rows = t.dim(-2), columns = t.dim(-1);
-    row_stride = t.strides()[d - 2], column_stride = t.strides()[d - 1];
-    if (columns == 1) column_stride = 1;
-    if (rows == 1) row_stride = column_stride == 1 ? columns : 1;
-    if (columns == 1) row_stride = std::max<int64_t>(row_stride, 1);
-    batch_stride = batch == 1 ? rows * columns : t.strides()[0];
-    check(row_stride == 1 || column_stride == 1, "[gemm] strides {} of {}; one has to be 1",
-          to_string(t.strides()), to_string(t));
-  }
-  dnnl::memory::desc desc() const {
-    return {Dims{batch, rows, columns}, dnnl_type(type),
-            Dims{batch_stride, row_stride, column_stride}};
-  }
-};
+dnnl::memory::desc desc_of(const Matrix& m) {
+  return {Dims{m.batch, m.rows, m.columns}, dnnl_type(m.type),
+          Dims{m.batch_stride, m.row_stride, m.column_stride}};
+}
 
 // A primitive with its operands, whose addresses are set for each call.
 struct Plan {
@@ -83,8 +63,8 @@ Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOp
   attr.set_post_ops(post);
 
   const auto matmul = options.bias && !bias_after
-                          ? dnnl::matmul::desc(a.desc(), b.desc(), bias, out.desc())
-                          : dnnl::matmul::desc(a.desc(), b.desc(), out.desc());
+                          ? dnnl::matmul::desc(desc_of(a), desc_of(b), bias, desc_of(out))
+                          : dnnl::matmul::desc(desc_of(a), desc_of(b), desc_of(out));
   const dnnl::matmul::primitive_desc pd(matmul, attr, engine());
   const auto memory = [](const dnnl::memory::desc& d) {
     return dnnl::memory(d, engine(), DNNL_MEMORY_NONE);
@@ -93,9 +73,9 @@ Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOp
             memory(pd.scratchpad_desc()),
             {},
             static_cast<int64_t>(pd.scratchpad_desc().get_size())};
-  plan.arguments = {{DNNL_ARG_SRC, memory(a.desc())},
-                    {DNNL_ARG_WEIGHTS, memory(b.desc())},
-                    {DNNL_ARG_DST, memory(out.desc())},
+  plan.arguments = {{DNNL_ARG_SRC, memory(desc_of(a))},
+                    {DNNL_ARG_WEIGHTS, memory(desc_of(b))},
+                    {DNNL_ARG_DST, memory(desc_of(out))},
                     {DNNL_ARG_SCRATCHPAD, plan.scratchpad}};
   if (options.bias)
     plan.arguments[bias_after ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1

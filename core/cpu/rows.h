@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -77,22 +78,6 @@ class Sink {
 
   void* data_;
   bool narrow_, accumulate_;
-};
-
-// Memory that lives as long as one kernel call, from the rank's allocator: after the first step
-// nothing is asked from the system. Take it before the parallel loop (worker threads have no
-// allocator of their own).
-template <class T>
-class Scratch {
- public:
-  explicit Scratch(int64_t n)
-      : storage_(
-            Allocator::current().allocate(static_cast<size_t>(n) * sizeof(T), Category::buffers)) {}
-  T* data() const { return static_cast<T*>(storage_->data()); }
-  T& operator[](int64_t i) const { return data()[i]; }
-
- private:
-  std::shared_ptr<Storage> storage_;
 };
 
 // `count` rows of `width` floats for each thread, every one 64-byte aligned.
