@@ -67,8 +67,8 @@ struct Result {
 Result run(const Case& c, const Tensor& qkv, const Tensor& d_o) {
   Result r{Tensor::empty({c.b, c.t, c.heads.n_head * c.heads.head_dim}, c.dtype),
            Tensor::empty({c.b, c.heads.n_head, c.t}), Tensor::empty(qkv.shape(), c.dtype)};
-  cpu_backend().attention(qkv, c.heads, r.o, r.lse);
-  cpu_backend().attention_grad(qkv, c.heads, r.o, r.lse, d_o, r.dqkv, false);
+  backend().attention(qkv, c.heads, r.o, r.lse);
+  backend().attention_grad(qkv, c.heads, r.o, r.lse, d_o, r.dqkv, false);
   return r;
 }
 
@@ -133,7 +133,7 @@ TEST(KernelsAttention, AccumulatesIntoTheGradient) {
   const std::vector<double> grad = values(once.dqkv);
   for (size_t i = 0; i < want.size(); ++i)
     want[i] = static_cast<float>(want[i]) + static_cast<float>(grad[i]);
-  cpu_backend().attention_grad(qkv, c.heads, once.o, once.lse, d_o, sum, true);
+  backend().attention_grad(qkv, c.heads, once.o, once.lse, d_o, sum, true);
   expect_near(
       sum, want, [](size_t) { return 0.0; }, "accumulated");
 }

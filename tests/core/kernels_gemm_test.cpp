@@ -53,8 +53,7 @@ void run(const Case& c) {
     if (c.accumulate) sum += want[i], magnitude += std::fabs(want[i]);
     want[i] = sum, size[i] = magnitude;
   }
-  cpu_backend().gemm(a, b, out,
-                     {c.bias ? &bias : nullptr, c.alpha ? &alpha : nullptr, c.accumulate});
+  backend().gemm(a, b, out, {c.bias ? &bias : nullptr, c.alpha ? &alpha : nullptr, c.accumulate});
   // A sum of k + 2 terms errs by at most (k + 2) u |terms|, one rounding of the result besides.
   expect_near(
       out, want,
@@ -90,7 +89,7 @@ TEST(KernelsGemm, PartsOfABiggerMatrix) {
   const Tensor whole = random_tensor({20, 50}, DType::f32, 5);
   const Tensor a = whole.view({20, 10}, {50, 1}, 3), b = whole.view({10, 20}, {1, 50}, 30);
   Tensor out = Tensor::empty({20, 20});
-  cpu_backend().gemm(a, b, out, {});
+  backend().gemm(a, b, out, {});
   const std::vector<double> av = values(a), bv = values(b);
   std::vector<double> want(400);
   for (int i = 0; i < 400; ++i)
@@ -107,9 +106,9 @@ TEST(KernelsGemm, SameBitsForAnyNumberOfThreads) {
         [&] {
           Tensor y = Tensor::empty({256, 320}, t), dx = Tensor::empty({256, 192}, t);
           Tensor dw = Tensor::zeros({320, 192});
-          cpu_backend().gemm(x, w.transposed(), y, {});
-          cpu_backend().gemm(dy, w, dx, {});
-          cpu_backend().gemm(dy.transposed(), x, dw, {.accumulate = true});
+          backend().gemm(x, w.transposed(), y, {});
+          backend().gemm(dy, w, dx, {});
+          backend().gemm(dy.transposed(), x, dw, {.accumulate = true});
           return std::vector<Tensor>{y, dx, dw};
         },
         "gemm");
@@ -141,7 +140,7 @@ TEST(KernelsGemm, ErrorsNameTheOperand) {
   Tensor out = Tensor::zeros({2, 2});
   const auto message = [&](const Tensor& x, const Tensor& y) -> std::string {
     try {
-      cpu_backend().gemm(x, y, out, {});
+      backend().gemm(x, y, out, {});
     } catch (const Error& e) {
       return e.what();
     }

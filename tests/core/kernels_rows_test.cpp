@@ -19,7 +19,7 @@ class KernelsRows : public ::testing::TestWithParam<DType> {
   Tensor f32(Shape shape, uint32_t seed) {
     return random_tensor(std::move(shape), DType::f32, seed);
   }
-  Backend& kernels = cpu_backend();
+  Backend& kernels = backend();
 };
 
 TEST_P(KernelsRows, ElementwiseAndReductions) {
@@ -151,7 +151,7 @@ TEST(KernelsCellNorms, AreSumsOfSquaresPerCell) {
   Tensor x = random_tensor({n}, DType::f32, 1);
   Tensor partials = Tensor::empty({3}, DType::f64);
   const auto norms = [&] {
-    cpu_backend().cell_norms(x, partials);
+    backend().cell_norms(x, partials);
     return values(partials);
   };
   std::vector<double> want(3);

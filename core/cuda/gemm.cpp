@@ -1,0 +1,192 @@
+// Matrix products by cuBLASLt. An algorithm is chosen once per shape by the library's heuristic,
+// never by timing, so that it is the same in every run; it is kept with its descriptors. Sums are
+// fp32 for bf16 operands too; fp32 operands are multiplied as fp32, never as TF32.
+#include "core/cuda/gemm.h"
+
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+
+#include "core/cuda/kernels.h"
+#include "core/matrix.h"
+#include "core/scratch.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr size_t workspace_limit = size_t{32} << 20;  // what NVIDIA advises for its newest GPUs
+
+void check_cublas(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail(Exit::internal, "[gemm] cuBLASLt: {} failed: {}", what, cublasLtGetStatusString(status));
+}
+
+cudaDataType_t cuda_type(DType t) {
+  check(t == DType::f32 || t == DType::bf16, "[gemm] {} operand; f32 and bf16 are right",
+        name_of(t));
+  return t == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+// cuBLASLt's matrices are stored by columns, so a matrix stored by rows is its transpose there, and
+// out^T [n, m] = b^T a^T is computed: b is its first operand, a its second.
+struct Layout {
+  bool transposed;  // stored by columns here, so by rows there
+  int64_t step;     // between rows (here; columns there)
+
+  explicit Layout(const Matrix& m)
+      : transposed(m.column_stride != 1), step(transposed ? m.column_stride : m.row_stride) {}
+};
+
+// Alignment that the heuristic may count on.
+uint32_t alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & (~address + 1), 16));
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check_cublas(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value),
+               "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+  check_cublas(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+               "cublasLtMatrixLayoutSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  check_cublas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+               "cublasLtMatmulPreferenceSetAttribute");
+}
+
+struct Destroy {
+  void operator()(cublasLtMatmulDesc_t p) const { cublasLtMatmulDescDestroy(p); }
+  void operator()(cublasLtMatrixLayout_t p) const { cublasLtMatrixLayoutDestroy(p); }
+  void operator()(cublasLtMatmulPreference_t p) const { cublasLtMatmulPreferenceDestroy(p); }
+};
+template <class Pointer>
+using Owned = std::unique_ptr<std::remove_pointer_t<Pointer>, Destroy>;
+
+Owned<cublasLtMatrixLayout_t> make_layout(const Matrix& m) {
+  const Layout stored(m);
+  const auto rows = static_cast<uint64_t>(stored.transposed ? m.rows : m.columns);
+  const auto columns = static_cast<uint64_t>(stored.transposed ? m.columns : m.rows);
+  cublasLtMatrixLayout_t layout;
+  check_cublas(cublasLtMatrixLayoutCreate(&layout, cuda_type(m.type), rows, columns, stored.step),
+               "cublasLtMatrixLayoutCreate");
+  Owned<cublasLtMatrixLayout_t> owned(layout);
+  set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(m.batch));
+  set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, m.batch_stride);
+  return owned;
+}
+
+struct Plan {
+  Owned<cublasLtMatmulDesc_t> product;
+  Owned<cublasLtMatrixLayout_t> a, b, out;
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes;
+};
+
+Plan make_plan(cublasLtHandle_t handle, const Tensor& a, const Tensor& b, const Tensor& out,
+               const GemmOptions& options) {
+  const Matrix a_matrix(a), b_matrix(b), out_matrix(out);
+  check(out_matrix.column_stride == 1, "[gemm] result {} is stored by columns; rows are right",
+        to_string(out));
+  Plan plan{{}, make_layout(a_matrix), make_layout(b_matrix), make_layout(out_matrix), {}, 0};
+
+  cublasLtMatmulDesc_t product;
+  check_cublas(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+               "cublasLtMatmulDescCreate");
+  plan.product.reset(product);
+  const auto operation = [](const Matrix& m) {
+    return Layout(m).transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  };
+  set(product, CUBLASLT_MATMUL_DESC_TRANSA, operation(b_matrix));
+  set(product, CUBLASLT_MATMUL_DESC_TRANSB, operation(a_matrix));
+  if (options.alpha) set(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+  if (options.bias) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(options.bias->dtype()));
+    set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, options.bias->raw());
+  }
+
+  cublasLtMatmulPreference_t preference;
+  check_cublas(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  const Owned<cublasLtMatmulPreference_t> owned(preference);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_limit);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b.raw()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a.raw()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(out.raw()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(out.raw()));
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, product, plan.b.get(), plan.a.get(), plan.out.get(),
+                                     plan.out.get(), preference, 1, &best, &found);
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0)
+    fail(Exit::internal, "[gemm] cuBLASLt has no algorithm for {} x {} to {}: {}", to_string(a),
+         to_string(b), to_string(out), cublasLtGetStatusString(status));
+  plan.algorithm = best.algo;
+  plan.workspace_bytes = best.workspaceSize;
+  return plan;
+}
+
+// Everything an algorithm was chosen for.
+using Key = std::array<int64_t, 22>;
+
+Key key_of(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options) {
+  Key key{};
+  size_t i = 0;
+  for (const Tensor* t : {&a, &b, static_cast<const Tensor*>(&out)}) {
+    const Matrix m(*t);
+    for (int64_t v : {m.batch, m.rows, m.columns, m.batch_stride, m.row_stride,
+                      int64_t{alignment(t->raw())}, static_cast<int64_t>(m.type)})
+      key[i++] = v;
+  }
+  key[i] = (options.bias != nullptr) + 2 * (options.alpha != nullptr) + 4 * options.accumulate;
+  return key;
+}
+
+}  // namespace
+
+struct CudaGemm::Plans {
+  cublasLtHandle_t handle = nullptr;
+  std::map<Key, Plan> plans;
+};
+
+CudaGemm::CudaGemm(CUstream_st* stream) : stream_(stream), plans_(new Plans) {
+  check_cublas(cublasLtCreate(&plans_->handle), "cublasLtCreate");
+}
+CudaGemm::~CudaGemm() {
+  cublasLtDestroy(plans_->handle);
+}
+
+void CudaGemm::operator()(const Tensor& a, const Tensor& b, Tensor& out,
+                          const GemmOptions& options) {
+  constexpr size_t most = 1024;  // generation sees a new shape for every length
+  const Key key = key_of(a, b, out, options);
+  auto found = plans_->plans.find(key);
+  if (found == plans_->plans.end()) {
+    if (plans_->plans.size() >= most) plans_->plans.clear();
+    found = plans_->plans.emplace(key, make_plan(plans_->handle, a, b, out, options)).first;
+  }
+  Plan& plan = found->second;
+  if (options.bias) set(plan.product.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, options.bias->raw());
+
+  const Scratch<std::byte> workspace(static_cast<int64_t>(plan.workspace_bytes));
+  // cuBLASLt reads both factors from the same side: with alpha on the device, beta is there too.
+  const Scratch<float> device_beta(options.alpha ? 1 : 0);
+  const float one = 1.0f, beta = options.accumulate ? 1.0f : 0.0f;
+  if (options.alpha) cuda::fill(stream_, {}, {device_beta.data()}, beta);
+  check_cublas(cublasLtMatmul(plans_->handle, plan.product.get(),
+                              options.alpha ? options.alpha->raw() : &one, b.raw(), plan.b.get(),
+                              a.raw(), plan.a.get(), options.alpha ? device_beta.data() : &beta,
+                              out.raw(), plan.out.get(), out.raw(), plan.out.get(), &plan.algorithm,
+                              workspace.data(), plan.workspace_bytes, stream_),
+               "cublasLtMatmul");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,202 @@
+// Stands in for NVIDIA's <cublasLt.h>: the part that core/cuda/gemm.cpp uses, multiplying naively
+// in fp32. Strict where the library is: leading dimensions, alignment promises and the workspace
+// are checked, and a promise that does not hold is an error. Not checked: which combinations of
+// types the library supports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+
+enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_INVALID_VALUE = 7 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
+enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
+enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
+enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtMatmulDescAttributes_t {
+  CUBLASLT_MATMUL_DESC_TRANSA,
+  CUBLASLT_MATMUL_DESC_TRANSB,
+  CUBLASLT_MATMUL_DESC_POINTER_MODE,
+  CUBLASLT_MATMUL_DESC_EPILOGUE,
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE
+};
+enum cublasLtMatrixLayoutAttribute_t {
+  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
+};
+enum cublasLtMatmulPreferenceAttributes_t {
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
+};
+
+struct FakeProduct {
+  cublasOperation_t transposed[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
+  cublasLtPointerMode_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  cudaDataType_t bias_type = CUDA_R_32F;
+};
+struct FakeLayout {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t step;
+  int32_t batch = 1;
+  int64_t batch_step = 0;
+};
+struct FakePreference {
+  size_t workspace = 0;
+  uint32_t alignment[4] = {256, 256, 256, 256};  // the library's own defaults
+};
+using cublasLtMatmulDesc_t = FakeProduct*;
+using cublasLtMatrixLayout_t = FakeLayout*;
+using cublasLtMatmulPreference_t = FakePreference*;
+using cublasLtHandle_t = int*;
+struct cublasLtMatmulAlgo_t {
+  uint32_t alignment[4];
+};
+struct cublasLtMatmulHeuristicResult_t {
+  cublasLtMatmulAlgo_t algo;
+  size_t workspaceSize;
+};
+
+inline const char* cublasLtGetStatusString(cublasStatus_t s) {
+  return s == CUBLAS_STATUS_SUCCESS ? "success" : "invalid value";
+}
+inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
+  *h = new int(0);
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline void cublasLtDestroy(cublasLtHandle_t h) {
+  delete h;
+}
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t,
+                                               cudaDataType_t) {
+  *d = new FakeProduct;
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline void cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
+  delete d;
+}
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType_t type,
+                                                 uint64_t rows, uint64_t columns, int64_t step) {
+  *l = new FakeLayout{type, rows, columns, step};
+  return step >= static_cast<int64_t>(rows) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+inline void cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
+  delete l;
+}
+inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
+  *p = new FakePreference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline void cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+  delete p;
+}
+
+namespace fake_cublas {
+template <class T>
+cublasStatus_t assign(T& to, const void* from, size_t bytes) {
+  if (bytes != sizeof to) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&to, from, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline float at(const void* p, cudaDataType_t type, int64_t i) {
+  return type == CUDA_R_32F ? static_cast<const float*>(p)[i]
+                            : lockstep::to_float(static_cast<const lockstep::bf16*>(p)[i]);
+}
+inline bool lies_on(const void* p, uint32_t alignment) {
+  return reinterpret_cast<uintptr_t>(p) % alignment == 0;
+}
+}  // namespace fake_cublas
+
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                                     cublasLtMatmulDescAttributes_t a,
+                                                     const void* v, size_t bytes) {
+  using fake_cublas::assign;
+  switch (a) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return assign(d->transposed[0], v, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return assign(d->transposed[1], v, bytes);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+      return assign(d->pointer_mode, v, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return assign(d->epilogue, v, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return assign(d->bias, v, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return assign(d->bias_type, v, bytes);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                       cublasLtMatrixLayoutAttribute_t a,
+                                                       const void* v, size_t bytes) {
+  return a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? fake_cublas::assign(l->batch, v, bytes)
+                                                 : fake_cublas::assign(l->batch_step, v, bytes);
+}
+inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                           cublasLtMatmulPreferenceAttributes_t a,
+                                                           const void* v, size_t bytes) {
+  if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+    return fake_cublas::assign(p->workspace, v, bytes);
+  return fake_cublas::assign(p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], v,
+                             bytes);
+}
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                     cublasLtMatmulPreference_t p, int asked,
+                                                     cublasLtMatmulHeuristicResult_t* results,
+                                                     int* found) {
+  if (asked < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(results->algo.alignment, p->alignment, sizeof p->alignment);
+  results->workspaceSize = p->workspace < 1000 ? p->workspace : 1000;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const void* alpha,
+                                     const void* a, cublasLtMatrixLayout_t la, const void* b,
+                                     cublasLtMatrixLayout_t lb, const void* beta, const void* c,
+                                     cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t ld,
+                                     const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                                     size_t workspace_bytes, struct CUstream_st*) {
+  const bool ta = p->transposed[0] == CUBLAS_OP_T, tb = p->transposed[1] == CUBLAS_OP_T;
+  const uint64_t m = ta ? la->columns : la->rows, k = ta ? la->rows : la->columns;
+  const uint64_t n = tb ? lb->rows : lb->columns;
+  const void* pointers[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i)
+    if (!fake_cublas::lies_on(pointers[i], algorithm->alignment[i]))
+      return CUBLAS_STATUS_INVALID_VALUE;
+  if ((tb ? lb->columns : lb->rows) != k || ld->rows != m || ld->columns != n || c != d ||
+      la->batch != ld->batch || lb->batch != ld->batch || !workspace || workspace_bytes < 1000)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  std::memset(workspace, 0xff, workspace_bytes);
+  const float al = *static_cast<const float*>(alpha), be = *static_cast<const float*>(beta);
+  for (int64_t z = 0; z < ld->batch; ++z)
+    for (uint64_t j = 0; j < n; ++j)
+      for (uint64_t i = 0; i < m; ++i) {
+        float sum = 0;
+        for (uint64_t l = 0; l < k; ++l)
+          sum += fake_cublas::at(a, la->type,
+                                 z * la->batch_step + (ta ? i * la->step + l : l * la->step + i)) *
+                 fake_cublas::at(b, lb->type,
+                                 z * lb->batch_step + (tb ? l * lb->step + j : j * lb->step + l));
+        sum *= al;
+        const int64_t at = z * ld->batch_step + j * ld->step + i;
+        if (be != 0) sum += be * fake_cublas::at(c, ld->type, at);
+        if (p->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += fake_cublas::at(p->bias, p->bias_type, i);
+        if (ld->type == CUDA_R_32F)
+          static_cast<float*>(d)[at] = sum;
+        else
+          static_cast<lockstep::bf16*>(d)[at] = lockstep::to_bf16(sum);
+      }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,212 @@
+// Stands in for NVIDIA's <cuda_runtime.h>, so that g++ compiles the kernels of core/cuda and
+// ../scheduler.cpp runs them block by block, every CUDA thread as a fiber. Holds what those kernels
+// use and nothing else. Barriers and shuffles note the line they were called from, for reports.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+
+using cudaStream_t = struct CUstream_st*;
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr explicit dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+// The kernels use it to move what was stored as something else.
+struct __attribute__((may_alias, aligned(16))) uint4 {
+  unsigned x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+
+namespace cuda_on_cpu {
+
+enum class Order { forward, reverse, random };
+
+struct Options {
+  Order order = Order::forward;
+  uint64_t seed = 1;        // of the random order
+  size_t stack = 64 << 10;  // bytes for each fiber
+  bool strict_exit = true;  // a thread may not end while others wait for it
+};
+inline Options options;
+
+inline int lane = 0;                    // of the running thread, in its warp
+inline void* dynamic_memory = nullptr;  // the block's dynamic shared memory
+
+// Runs body(argument) once per CUDA thread. Throws std::runtime_error naming block and thread where
+// a kernel does what CUDA forbids: divergent barriers, a lane outside its mask, a deadlock, a shape
+// beyond the limits.
+void run_grid(void (*body)(void*), void* argument, dim3 grid, dim3 block, size_t shared_bytes);
+void barrier(int line);
+// Meets the lanes named in mask; slots() then holds 16 bytes for each lane; returns those that
+// came.
+uint32_t exchange(uint32_t mask, const void* value, unsigned bytes, const char* what, int line,
+                  bool orders_memory, const unsigned char** slots);
+void copy_bytes(void* to, const void* from, unsigned n);
+// This block's memory for a SHARED_ARRAY, filled with NaN at block start.
+void* shared_array(const void* key, size_t bytes);
+
+template <class T>
+T fetch(uint32_t mask, T value, int source, const char* what, int line) {
+  static_assert(sizeof(T) <= 16);
+  const unsigned char* slots;
+  const uint32_t present = exchange(mask, &value, sizeof value, what, line, false, &slots);
+  static const uint64_t poison[2] = {~0ull, ~0ull};  // what a lane that is not there "sends"
+  const void* from = present >> source & 1 ? static_cast<const void*>(slots + 16 * source) : poison;
+  T result;
+  copy_bytes(&result, from, sizeof result);
+  return result;
+}
+
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(dynamic_memory);
+}
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+            A&&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  std::tuple<void (*)(P...), P...> call(kernel, static_cast<P>(std::forward<A>(arguments))...);
+  run_grid(
+      [](void* p) {
+        std::apply([](auto f, auto... x) { f(x...); }, *static_cast<decltype(call)*>(p));
+      },
+      &call, grid, block, shared_bytes);
+}
+
+}  // namespace cuda_on_cpu
+
+#define SHARED_ARRAY(type, name, extents) \
+  static char name##_key;                 \
+  using name##_type = type extents;       \
+  auto& name =                            \
+      *static_cast<name##_type*>(cuda_on_cpu::shared_array(&name##_key, sizeof(name##_type)))
+
+inline void __syncthreads(int line = __builtin_LINE()) {
+  cuda_on_cpu::barrier(line);
+}
+inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
+  const unsigned char* slots;
+  cuda_on_cpu::exchange(mask, &mask, sizeof mask, "__syncwarp", line, true, &slots);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, int line = __builtin_LINE()) {
+  const int from = cuda_on_cpu::lane ^ bits;
+  const bool inside = from / width <= cuda_on_cpu::lane / width;
+  return cuda_on_cpu::fetch(mask, value, inside ? from : cuda_on_cpu::lane, "__shfl_xor_sync",
+                            line);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  const unsigned char* slots;
+  const uint32_t present = cuda_on_cpu::exchange(mask, &predicate, sizeof predicate,
+                                                 "__ballot_sync", line, false, &slots);
+  unsigned ballot = 0;
+  for (int i = 0; i < 32; ++i) {
+    int p = 0;
+    if (present >> i & 1) cuda_on_cpu::copy_bytes(&p, slots + 16 * i, sizeof p);
+    ballot |= static_cast<unsigned>(p != 0) << i;
+  }
+  return ballot;
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+
+// The runtime, with one device that tests can take away or make small: device memory is host memory
+// full of NaN, and kernels and copies have run when the call returns.
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35
+};
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+constexpr unsigned cudaStreamNonBlocking = 1;
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor;
+};
+
+namespace cuda_on_cpu {
+struct Device {
+  int driver = 13000, count = 1;
+  size_t free_bytes = size_t{1} << 40;
+};
+inline Device device;
+}  // namespace cuda_on_cpu
+
+inline const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaSuccess                 ? "no error"
+         : e == cudaErrorMemoryAllocation ? "out of memory"
+                                          : "CUDA driver version is insufficient";
+}
+inline cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  *version = cuda_on_cpu::device.driver;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  if (!cuda_on_cpu::device.driver) return cudaErrorInsufficientDriver;
+  *count = cuda_on_cpu::device.count;
+  return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {"Fibers", size_t{3} << 29, 9, 0};
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t) {
+  if (bytes > cuda_on_cpu::device.free_bytes) return cudaErrorMemoryAllocation;
+  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*p, 0xff, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
+  std::free(p);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
