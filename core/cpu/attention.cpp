@@ -105,7 +105,7 @@ class Ahead {
   void some() {
     for (int i = 0; i < rows_per_call && next_ < runs_; ++i) {
       Run& run = run_[next_];
-      for (int64_t byte = 0; byte < run.bytes; byte += 64) __builtin_prefetch(run.row + byte, 0, 2);
+      prefetch(run.row, run.bytes);
       run.row += run.step;
       if (--run.rows == 0) ++next_;
     }

@@ -80,6 +80,16 @@ class Sink {
   bool narrow_, accumulate_;
 };
 
+// Asks for memory that will be read or written soon; never waits.
+inline void prefetch(const char* first, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
+}
+// The same for n elements of a Source or Sink.
+template <class Operand>
+void prefetch(const Operand& x, int64_t offset, int64_t n) {
+  prefetch(x.address(offset), n * x.element_bytes());
+}
+
 // `count` rows of `width` floats for each thread, every one 64-byte aligned.
 class ThreadRows {
  public:

@@ -27,6 +27,8 @@ float exp_row(const float* x, float shift, float* y, int64_t n) {
   return sum;
 }
 
+constexpr int64_t block = 512;  // elements of a long row
+
 void scale_row(float* x, float factor, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
@@ -72,29 +74,43 @@ void CpuBackend::softmax_grad(const Tensor& y, const Tensor& dy, Tensor& dx, boo
   });
 }
 
+// A row of logits is as large as a cache: it is worked on in blocks, and during each the memory of
+// a block that comes later is asked for.
 void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, Tensor& loss,
                                Tensor* dlogits) {
   const int64_t rows = logits.dim(0), v = logits.dim(1);
   const ThreadRows buffers(2, v);
   const Source source(logits);
+  const Sink sink(dlogits ? *dlogits : loss);  // written only where there is dlogits
   const int32_t* target = targets.data<int32_t>();
   float* losses = loss.data<float>();
+  const auto for_blocks = [v](auto&& body) {
+    for (int64_t first = 0; first < v; first += block) body(first, std::min(block, v - first));
+  };
   parallel_pieces(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* out = buffers[1];
-      const bool ignored = target[row] < 0;
-      if (ignored) {
+      if (target[row] < 0) {
         losses[row] = 0.0f;
         std::fill_n(out, v, 0.0f);
-      } else {
-        const float* x = source.read(row * v, v, buffers[0]);
-        const float max = max_of(x, v);
-        const float sum = exp_row(x, max, out, v);
-        losses[row] = std::log(sum) + (max - x[target[row]]);
-        scale_row(out, 1.0f / sum, v);
-        out[target[row]] -= 1.0f;
+        if (dlogits) sink.write(out, row * v, v);
+        continue;
       }
-      if (dlogits) Sink(*dlogits).write(out, row * v, v);
+      const float* x = source.read(row * v, v, buffers[0]);
+      const float max = max_of(x, v);
+      float sum = 0;
+      for_blocks([&](int64_t first, int64_t n) {
+        if (dlogits) prefetch(sink, row * v + first, n);
+        sum += exp_row(x + first, max, out + first, n);
+      });
+      losses[row] = std::log(sum) + (max - x[target[row]]);
+      if (!dlogits) continue;
+      for_blocks([&](int64_t first, int64_t n) {
+        if (row + 1 < rows) prefetch(source, (row + 1) * v + first, n);
+        scale_row(out + first, 1.0f / sum, n);
+        sink.write(out + first, row * v + first, n);
+      });
+      sink.write(out[target[row]] - 1.0f, row * v + target[row]);
     }
   });
 }
