@@ -71,6 +71,10 @@ class MpiTransport : public Transport {
   std::string name() const override { return "mpi"; }
 
   Topology open() override {
+    // By default Open MPI writes a message to a TCP connection as a whole. What the other side
+    // waits for before it sends its own stands behind that, so two ranks that exchange take turns
+    // and use half of a full-duplex link. Sent in fragments, both ways flow at once.
+    setenv("OMPI_MCA_btl_tcp_flags", "send", 0);
     int provided = 0, rank = 0, size = 1;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
     if (provided < MPI_THREAD_SERIALIZED)

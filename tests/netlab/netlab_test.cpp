@@ -68,6 +68,18 @@ TEST_F(Netlab, WireBytesAreThoseOnTheWireAndCrossOnce) {
   }
 }
 
+// Both at once: a link that carries one direction at a time would take twice as long.
+TEST_F(Netlab, AnAllReduceFillsTheLinkInBothDirections) {
+  const Ended ended = command(lab("--hosts 2 --ranks 1 --mbit 200") + trainer() +
+                              " bench comm -b 4M -e 4M -n 7 -w 1 --json comm.json");
+  ASSERT_EQ(ended.code, 0) << ended.errors;
+  const Json result = Json::parse(read_text(folder_ / "comm.json"));
+  const double at_link_rate_us = 4 * 1048576 * 8 / 200.0;
+  const double took_us = result.at("rows").at(0).at("ours").at("min_us");
+  EXPECT_GT(took_us, at_link_rate_us);
+  EXPECT_LT(took_us, 1.5 * at_link_rate_us);
+}
+
 TEST_F(Netlab, ACutLinkEndsTheRunAndLosesNothing) {
   const Json changes = {{"train", {{"steps", 60}}},
                         {"dist", {{"timeout_s", 2.0}}},
