@@ -378,14 +378,7 @@ std::vector<int> HostCommunicator::peers_behind(const Operation& operation) cons
   for (int r = 0; r < topology_.size; ++r) {
     if (operation.read) break;
     if (!window.mapped(r)) {
-      if (operation.begun && operation.relays && operation.reads_from(r)) {
-        const int by = partner(r, my_host());
-        const Header& relay = window.header(by);
-        if (by != topology_.rank &&
-            relay.delivered.load(std::memory_order_acquire) < operation.number)
-          behind.push_back(relay.published.load(std::memory_order_acquire) < operation.number ? by
-                                                                                              : r);
-      }
+      if (const int late = relay_behind(operation, r); late >= 0) behind.push_back(late);
       continue;
     }
     const uint64_t consumed = window.header(r).consumed.load(std::memory_order_acquire);
@@ -398,6 +391,15 @@ std::vector<int> HostCommunicator::peers_behind(const Operation& operation) cons
   for (const auto& message : operation.read ? operation.sends : operation.receives)
     behind.push_back(message.peer);
   return behind;
+}
+
+// Of what a peer is to hand on from rank r of another host: who keeps it back, or -1.
+int HostCommunicator::relay_behind(const Operation& operation, int r) const {
+  const int by = partner(r, my_host());
+  if (!operation.begun || !operation.relays || !operation.reads_from(r) || by == rank()) return -1;
+  const Header& relay = operation.window->header(by);
+  if (relay.delivered.load(std::memory_order_acquire) >= operation.number) return -1;
+  return relay.published.load(std::memory_order_acquire) >= operation.number ? r : by;
 }
 
 void HostCommunicator::check_patience(const Operation& operation) const {

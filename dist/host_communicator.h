@@ -75,6 +75,7 @@ class HostCommunicator : public Communicator {
   bool sends_done(Operation& operation);
   void read(Operation& operation);
   std::vector<int> peers_behind(const Operation& operation) const;
+  int relay_behind(const Operation& operation, int r) const;
   bool shown_by_all(const Operation& operation) const;
   int partner(int r, int host) const;
   int my_host() const { return topology_.host_of[topology_.rank]; }

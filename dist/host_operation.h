@@ -110,9 +110,8 @@ struct HostCommunicator::Operation {
   bool delivered = false;
   bool read = false;
   std::vector<Message> sends{}, receives{};
+  std::vector<std::span<std::byte>> to_deliver{};  // what is received for peers, too: in my memory
   std::vector<ByteView> views{};
-
-  std::vector<std::span<std::byte>> to_deliver{};  // in my memory
 
   bool reads_from(int r) const { return kind != Kind::broadcast || r == root; }
   // Of my part p, what others must see.
