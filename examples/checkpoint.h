@@ -31,7 +31,7 @@ struct CheckpointFile {
 };
 
 struct SaveRequest {
-  std::string folder;  // where the checkpoints of the run lie; exists
+  std::string folder;  // where the checkpoints of the run lie; exists, the same on all ranks
   int64_t step = 0;
   std::vector<CheckpointFile> files;  // of this rank; may be none
   std::string metadata = "{}";        // JSON of the caller; that of rank 0 is kept

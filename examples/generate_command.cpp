@@ -14,6 +14,7 @@
 #include "examples/config_io.h"
 #include "examples/generate.h"
 #include "examples/saved_run.h"
+#include "examples/saved_state.h"
 
 namespace lockstep {
 
@@ -56,8 +57,8 @@ void generate_action(Options options) {
   Allocator allocator(host_memory());
   AllocatorScope scope(allocator);
   Gpt model(config.model, config.train.dtype(), config.train.seed);
-  const SafetensorsFile file = checkpoint.open(state_file);
-  for (const auto& [name, tensor] : model.parameters()) file.read(name, tensor);
+  const SavedState state(checkpoint);
+  for (const NamedTensor& parameter : model.parameters()) state.read(parameter);
   fmt::print("{}\n", tokenizer->decode(generate(model, prompt, options.generate)));
 }
 

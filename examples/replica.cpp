@@ -198,12 +198,12 @@ double Replica::evaluate() {
       {.micro_batch = rows, .seq_len = config_.train.seq_len, .workers = config_.data.workers});
   std::vector<double> losses, counts;
   for (int64_t i = 0; i < rounds; ++i) {
+    // One without targets as well, in the last round: its loss is zero, but other ranks may need
+    // this one for gathering parameters.
     const Batch& batch = loader.next();
     counts.push_back(static_cast<double>(batch.targets));
     losses.push_back(
-        batch.targets == 0
-            ? 0.0
-            : model_.loss(to_tensor(batch.x, rows), to_tensor(batch.y, rows), {}).item<float>());
+        model_.loss(to_tensor(batch.x, rows), to_tensor(batch.y, rows), {}).item<float>());
   }
   return sum_over_ranks(losses, Deal::blocked) / sum_over_ranks(counts, Deal::blocked);
 }

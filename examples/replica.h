@@ -45,6 +45,8 @@ class Replica {
 
   // Everything that a checkpoint must hold beside the config and the step.
   std::vector<NamedTensor> state() const;
+  // This rank's part of the weights; all of them with zero_stage 0.
+  const std::vector<NamedTensor>& weights() const { return gradients_->shards(); }
 
   Gpt& model() { return model_; }
   // By formula, for the rank with the most; of any stage, to compare.

@@ -8,6 +8,11 @@
 
 namespace lockstep {
 
+// Where the checkpoints of a run lie.
+inline std::string checkpoints_of(const std::string& run_dir) {
+  return run_dir + "/checkpoints";
+}
+
 class RunFolder {
  public:
   // Creates the folder where it is missing and locks it for as long as this object lives; one per
@@ -21,7 +26,7 @@ class RunFolder {
   std::string config_path() const { return path_ + "/config.json"; }
   std::string log_path() const { return path_ + "/log.txt"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
-  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string checkpoints() const { return checkpoints_of(path_); }
   std::string checkpoint_path(int64_t step) const;
 
   void write_config(const std::string& json) const;  // replaces the file as a whole

@@ -50,12 +50,6 @@ const Kind* find_kind(const std::string& name) {
   return it == kinds.end() ? nullptr : &*it;
 }
 
-const char* format_name(DType t) {
-  return std::find_if(kinds.begin(), kinds.end(),
-                      [&](auto& k) { return k.ours == static_cast<int>(t); })
-      ->name;
-}
-
 // Names come from the file: quoted and escaped, so that a message stays one line.
 std::string in_quotes(const std::string& name) {
   return json(name).dump();
@@ -153,6 +147,12 @@ TextMap parse_metadata(const std::string& path, const json& value) {
 
 }  // namespace
 
+const char* safetensors_name(DType t) {
+  return std::find_if(kinds.begin(), kinds.end(),
+                      [&](auto& k) { return k.ours == static_cast<int>(t); })
+      ->name;
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   const int64_t length = header_length(file_);
   data_begin_ = 8 + length;
@@ -200,9 +200,9 @@ void SafetensorsFile::read(const std::string& name, const Tensor& into) const {
   check(into.contiguous(), "[safetensors] {} is read into {}, which is not contiguous", name,
         to_string(into));
   const Entry& e = entry(name);
-  if (e.dtype != format_name(into.dtype()) || e.shape != into.shape())
+  if (e.dtype != safetensors_name(into.dtype()) || e.shape != into.shape())
     bad(path(), "tensor {} is {}{}, {}{} is wanted", in_quotes(name), e.dtype, to_string(e.shape),
-        format_name(into.dtype()), to_string(into.shape()));
+        safetensors_name(into.dtype()), to_string(into.shape()));
   const auto from = bytes(name);
   if (!from.empty()) std::memcpy(into.raw(), from.data(), from.size());
 }
@@ -234,7 +234,7 @@ FileSum write_safetensors(const std::string& path, std::span<const NamedTensor> 
           to_string(t->tensor));
     check(!header.contains(t->name), "[safetensors] the name {} twice", t->name);
     const int64_t end = offset + static_cast<int64_t>(t->tensor.bytes());
-    header[t->name] = {{"dtype", format_name(t->tensor.dtype())},
+    header[t->name] = {{"dtype", safetensors_name(t->tensor.dtype())},
                        {"shape", t->tensor.shape()},
                        {"data_offsets", {offset, end}}};
     offset = end;

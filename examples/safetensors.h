@@ -21,6 +21,9 @@ namespace lockstep {
 
 using TextMap = std::map<std::string, std::string>;
 
+// What the format calls an element type: "F32", "BF16", ...
+const char* safetensors_name(DType dtype);
+
 // Writes contiguous host tensors straight from their memory, wider element types first so that all
 // are aligned, and syncs the file. Errors as for OutputFile; a file that failed is left cut.
 FileSum write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Keys, or sections (ending in "."), that may differ. What is free changes no bit of what is
-// learnt; what is noted may.
+// Keys, or sections (ending in "."), that may differ. What is noted may change bits of what is
+// learnt; what is free, and not noted, changes none.
 constexpr std::array free_keys = {"run_dir",
                                   "log.",
                                   "checkpoint.",
@@ -33,7 +33,8 @@ constexpr std::array free_keys = {"run_dir",
                                   "dist.",
                                   "train.global_batch",
                                   "train.threads"};
-constexpr std::array noted_keys = {"train.steps", "train.micro_batch"};
+constexpr std::array noted_keys = {"train.steps", "train.micro_batch", "train.reproducible",
+                                   "dist.compression."};
 
 template <size_t n>
 bool matches(const std::array<const char*, n>& patterns, std::string_view key) {
@@ -57,6 +58,7 @@ std::string SavedRun::to_json() const {
               {"global_batch", global_batch},
               {"skipped_in_a_row", skipped_in_a_row},
               {"ranks", ranks},
+              {"accumulate", accumulate},
               {"threads", threads},
               {"cpu", cpu},
               {"environment", environment}}
@@ -72,6 +74,7 @@ SavedRun SavedRun::from_json(const std::string& text, const std::string& where) 
             .global_batch = json.at("global_batch"),
             .skipped_in_a_row = json.at("skipped_in_a_row"),
             .ranks = json.at("ranks"),
+            .accumulate = json.at("accumulate"),
             .threads = json.at("threads"),
             .cpu = json.at("cpu"),
             .environment = json.at("environment")};
@@ -94,12 +97,13 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   for (const auto& [pointer, value] : after.items()) {
     const std::string key = key_of(pointer);
     const std::string was = before.contains(pointer) ? before.at(pointer).dump() : "(absent)";
-    if (was == value.dump() || matches(free_keys, key)) continue;
+    if (was == value.dump()) continue;
     if (matches(noted_keys, key)) {
       note(key, was, value.dump(),
            key == "train.steps" ? "; the learning rate follows" : "; bits may differ");
       continue;
     }
+    if (matches(free_keys, key)) continue;
     fail(Exit::config,
          "[{}] is {} but the checkpoint was made with {}; set it back, or start another run_dir "
          "with "
@@ -113,7 +117,15 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   if (saved.data_identity != now.data_identity)
     fail(Exit::config, "[data.train] is other data ({}) than the checkpoint was made with ({})",
          now.data_identity, saved.data_identity);
-  note("the number of ranks", saved.ranks, now.ranks, ": the same samples, but bits may differ");
+  // One tree over all micro-batches of a step, whoever computes and adds them.
+  const bool any_world = before.value("/train/reproducible", "") == "any_world" &&
+                         after.value("/train/reproducible", "") == "any_world";
+  note("the number of ranks", saved.ranks, now.ranks,
+       any_world ? ": the same samples and the same bits"
+                 : ": the same samples, but bits may differ");
+  if (!any_world)
+    note("the sum over micro-batches (dist.accumulate)", saved.accumulate, now.accumulate,
+         "; bits may differ");
   note("threads per rank", saved.threads, now.threads, "; bits may differ");
   note("the instruction set", saved.cpu, now.cpu, "; bits may differ");
   const auto value_in = [](const SavedRun& run, const std::string& name) {

@@ -10,9 +10,6 @@
 
 namespace lockstep {
 
-// The one file of tensors in a checkpoint: weights, and what the optimizer keeps.
-constexpr const char* state_file = "state.safetensors";
-
 struct SavedRun {
   std::string config;         // resolved, as print_config() writes it
   std::string data_identity;  // Dataset::identity() of data.train
@@ -20,8 +17,9 @@ struct SavedRun {
   int64_t global_batch = 0;  // samples per step
   int64_t skipped_in_a_row = 0;
   int ranks = 1;
-  int threads = 1;  // per rank
-  std::string cpu;  // instruction set that the kernels were compiled for
+  std::string accumulate = "local";  // or "reduced": DistConfig::accumulate as it was resolved
+  int threads = 1;                   // per rank
+  std::string cpu;                   // instruction set that the kernels were compiled for
   std::map<std::string, std::string> environment;  // relevant_environment()
 
   std::string to_json() const;
@@ -30,7 +28,7 @@ struct SavedRun {
 
 // Exit::config if `now` would not continue what `saved` began: other model, data, batch, precision,
 // seed or optimizer. Returns a line for the log about every difference that is allowed, and says
-// where it costs equality of bits.
+// where it costs equality of bits. ZeRO stage, bucket size, overlap and transport cost none.
 std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& now);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "examples/gemm_peak.h"
 #include "examples/generate.h"
 #include "examples/ranks.h"
+#include "examples/saved_state.h"
 #include "examples/signals.h"
 #include "examples/validate.h"
 
@@ -158,13 +159,13 @@ int64_t Trainer::resume() {
     return latest ? latest->path : "";
   });
   if (found.empty()) {
-    if (!config_.model.init_from.empty()) load_tensors(config_.model.init_from, true);
+    if (!config_.model.init_from.empty()) load_weights(config_.model.init_from);
     set_abandoned_aside(0);
     return 0;
   }
   const SavedRun saved = SavedRun::from_json(open_checkpoint(found, Check::sizes).metadata, found);
   const std::vector<std::string> notes = check_resumable(saved, describe(saved.step));
-  load_tensors(found, false);
+  load_state(found);
   replica_.start_after(saved.step, saved.skipped_in_a_row);
   saved_ = saved.step;
   if (first_) {
@@ -184,15 +185,29 @@ void Trainer::set_abandoned_aside(int64_t step) {
   });
 }
 
-void Trainer::load_tensors(const std::string& checkpoint, bool weights_only) {
+void Trainer::load_state(const std::string& checkpoint) {
   all_or_none(communicator_, [&] {
-    const SafetensorsFile file = open_checkpoint(checkpoint, Check::sizes).open(state_file);
-    for (const auto& [name, tensor] :
-         weights_only ? replica_.model().parameters() : replica_.state())
-      file.read(name, tensor);
+    const SavedState saved(open_checkpoint(checkpoint, Check::sizes));
+    const std::vector<NamedTensor> state = replica_.state();
+    saved.restore(state, communicator_.rank(), communicator_.size());
+    if (first_)
+      for (const std::string& note : saved.residual_notes(state, communicator_.size()))
+        log_->warn(note);
     return std::string();
   });
-  weights_only ? replica_.weights_changed() : replica_.state_changed();
+  replica_.state_changed();
+}
+
+// Those of another run, whose model must have the same parameters.
+void Trainer::load_weights(const std::string& checkpoint) {
+  on_rank_0(communicator_, [&] { return open_checkpoint(checkpoint).path; });
+  all_or_none(communicator_, [&] {
+    const SavedState saved(open_checkpoint(checkpoint, Check::sizes));
+    for (const NamedTensor& parameter : replica_.model().parameters()) saved.check_shape(parameter);
+    for (const NamedTensor& shard : replica_.weights()) saved.read(shard);
+    return std::string();
+  });
+  replica_.weights_changed();
 }
 
 // A signal may have reached some ranks only: what any of them got, all obey after this step.
@@ -241,27 +256,25 @@ void Trainer::report(const StepMetrics& step, bool last) {
     log_->progress(line);
 }
 
+// Every rank generates the same text, because parameters may have to be gathered for it.
 void Trainer::print_sample(int64_t t) {
-  if (!first_ || !tokenizer_) return;
+  if (!tokenizer_) return;
   const std::vector<int32_t> text =
       generate(replica_.model(), tokenizer_->encode(config_.train.sample_prompt),
                {.tokens = config_.train.sample_tokens,
                 .vocab_size = tokenizer_->vocab_size(),
                 .seed = static_cast<uint64_t>(config_.train.seed)});
-  log_->info(fmt::format("sample after step {}:\n{}", t, tokenizer_->decode(text)));
+  if (first_) log_->info(fmt::format("sample after step {}:\n{}", t, tokenizer_->decode(text)));
 }
 
-// All replicas hold the same tensors, so rank 0's are saved.
 void Trainer::save(int64_t t) {
   const PhaseScope scope(communicator_, {Phase::checkpoint, t});
   SaveRequest request;
   request.step = t;
   request.keep_last = config_.checkpoint.keep_last;
-  if (first_) {
-    request.folder = folder_->checkpoints();
-    request.files = {{state_file, replica_.state()}};
-    request.metadata = describe(t).to_json();
-  }
+  request.folder = checkpoints_of(config_.run_dir);
+  request.files = state_files(communicator_.rank(), replica_.state());
+  if (first_) request.metadata = describe(t).to_json();
   const std::string path = save_checkpoint(communicator_, request);
   saved_ = t;
   if (first_) log_->info(fmt::format("saved {}", path));
@@ -275,6 +288,7 @@ SavedRun Trainer::describe(int64_t t) const {
           .global_batch = replica_.tokens_per_step() / config_.train.seq_len,
           .skipped_in_a_row = replica_.skipped_in_a_row(),
           .ranks = communicator_.size(),
+          .accumulate = config_.dist.reduced() ? "reduced" : "local",
           .threads = num_threads(),
           .cpu = cpu_compiled_for(),
           .environment = {environment.begin(), environment.end()}};

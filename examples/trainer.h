@@ -31,7 +31,8 @@ class Trainer {
   void measure_peak();
   int64_t resume();
   void set_abandoned_aside(int64_t step);
-  void load_tensors(const std::string& checkpoint, bool weights_only);
+  void load_state(const std::string& checkpoint);
+  void load_weights(const std::string& checkpoint);
   void occasional_work(StepMetrics& metrics, bool last);
   void stop_if_diverged(int64_t t) const;
   void report(const StepMetrics& metrics, bool last);

@@ -58,8 +58,8 @@ struct Trace {
   int64_t lines = 0;              // of metrics.jsonl
   std::string log;                // log.txt
 
-  // All digits of every loss and norm, and the checksum of the newest checkpoint's tensors: two
-  // runs are the same to the bit if these texts are.
+  // All digits of every loss and norm, and a checksum of each tensor of the newest checkpoint,
+  // however it is cut: two runs are the same to the bit if these texts are.
   std::string bits;
 };
 

@@ -146,8 +146,8 @@ TEST_F(Errors, OfAFullDisk) {
   // Blocks of 512 bytes, less than a checkpoint.
   expect_one_line(command("sh -c 'ulimit -f 600; exec " + trainer() + " --config run.json'"), 75,
                   {"[checkpoint] step 4 was not saved, older checkpoints are untouched: ",
-                   "[file] cannot write run/checkpoints/step-00000004.tmp/state.safetensors: File "
-                   "too large after 307200 of ",
+                   "[file] cannot write run/checkpoints/step-00000004.tmp/rank-000.safetensors: "
+                   "File too large after 307200 of ",
                    "make room and run the same command again"});
   EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-00000002"});
   EXPECT_EQ(train("run").code, 0);

@@ -142,7 +142,7 @@ TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
 TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
   const Json config = merged(steps(3), {{"checkpoint", {{"every", 1}}}});
   trained("run", config);
-  const std::string newest = folder_ / "run/checkpoints/step-00000003/state.safetensors";
+  const std::string newest = folder_ / "run/checkpoints/step-00000003/rank-000.safetensors";
   std::string bytes = read_text(newest);
   bytes[bytes.size() / 2] ^= 1;
   write_text(newest, bytes);
@@ -150,11 +150,11 @@ TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
                                    {"train", {{"steps", 4}}}}));
   expect_one_line(
       train("run"), 65,
-      {"run/checkpoints/step-00000003: state.safetensors is damaged", "its checksum is "});
+      {"run/checkpoints/step-00000003: rank-000.safetensors is damaged", "its checksum is "});
   const Json longer = merged(config, {{"train", {{"steps", 4}}}});
   trained("run", longer);
   expect_logged("run", "resumed from run/checkpoints/step-00000002 after step 2");
-  expect_logged("run", "warning: [checkpoint] run/checkpoints/step-00000003: state.safetensors is");
+  expect_logged("run", "warning: [checkpoint] run/checkpoints/step-00000003: rank-000.safetensors");
   expect_uninterrupted("run", longer, Launch::alone);
 }
 
