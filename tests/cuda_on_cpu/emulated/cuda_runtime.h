@@ -49,9 +49,9 @@ enum class Order { forward, reverse, random };
 
 struct Options {
   Order order = Order::forward;
-  uint64_t seed = 1;        // of the random order
-  size_t stack = 64 << 10;  // bytes for each fiber
-  bool strict_exit = true;  // a thread may not end while others wait for it
+  uint64_t seed = 1;         // of the random order
+  size_t stack = 256 << 10;  // bytes for each fiber
+  bool strict_exit = true;   // a thread may not end while others wait for it
 };
 inline Options options;
 
