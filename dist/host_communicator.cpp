@@ -110,10 +110,10 @@ void HostCommunicator::abort(Exit code, const std::string& message) {
 
 Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
                              std::vector<size_t> used, int root) {
-  const bool works_on_parts = kind == Kind::gather || kind >= Kind::reclaim;
-  check(works_on_parts || window->layout() == Layout::whole,
-        "[window] '{}' holds nothing but each rank's own part: only gather works on it",
-        window->name());
+  if (kind != Kind::gather && kind < Kind::reclaim)
+    check(window->layout() == Layout::whole,
+          "[window] '{}' holds nothing but each rank's own part: only gather works on it",
+          window->name());
   for (size_t p = 0; p < used.size(); ++p)
     check(used[p] <= window->part_bytes(p), "[window] '{}': {} bytes used of part {}, which has {}",
           window->name(), used[p], p, window->part_bytes(p));
