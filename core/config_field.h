@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -16,6 +17,7 @@ namespace lockstep {
 struct Choices {
   std::vector<std::string_view> values;
   Choices(std::initializer_list<std::string_view> v) : values(v) {}
+  explicit Choices(std::vector<std::string_view> v) : values(std::move(v)) {}
 };
 
 // The closed interval a number, or each number of a list, must lie in.

@@ -222,6 +222,7 @@ class Staged : public BucketExchange {
     sum_->begin(first.count);
     if (local_sum_) local_sum_->begin(first.count);
     exchanges_.clear();
+    gather_ = {};
     plain_bytes_ = packed_bytes_ = 0;
   }
 
@@ -240,15 +241,16 @@ class Staged : public BucketExchange {
     const MicroStep of_shard = rules_.reduced ? micro : MicroStep{.step = micro.step};
     exchanges_.push_back(communicator_.exchange(
         window_, [this, of_shard](auto views) { sum(views, of_shard); }, std::move(used)));
-    if (micro.last() && rules_.gather) gather();
   }
 
   void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
-    for (const Work& work : exchanges_) {
+    const auto finish_one = [&](const Work& work) {
       work.wait();
       spans.push_back({work.timing().arrived, work.timing().finished});
       report.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);
-    }
+    };
+    for (const Work& work : exchanges_) finish_one(work);
+    if (rules_.gather) finish_one(gather_);  // started by the last exchange
     report.plain_bytes += plain_bytes_;
     report.packed_bytes += packed_bytes_;
   }
@@ -377,28 +379,30 @@ class Staged : public BucketExchange {
         sum_->add(micro, shard_[i].offset() + cell * cell_size, total, count);
       }
     if (!micro.last()) return;
-    encode_sum();
+    const size_t used = encode_sum();
     measure(shard_, norms_);
+    if (rules_.gather) gather(used);
   }
 
-  // Into my own part, which nobody else reads until it is gathered.
-  void encode_sum() {
+  // Into my own part, which nobody else reads until it is gathered. Returns the bytes used.
+  size_t encode_sum() {
     const std::vector<WireRun>& runs = mine(compressed_);
     const bool any_lossy = compressed_ && std::any_of(runs.begin(), runs.end(), [](auto& run) {
                              return !run.codec->lossless();
                            });
-    if (!rules_.gather && !any_lossy) return;
-    WirePart(runs).write(window_->part(communicator_.rank()), [&](size_t i, std::byte* wire) {
-      const WireRun& run = runs[i];
-      float* x = shard_[i].data<float>();
-      const int64_t at = shard_[i].offset();
-      const bool fed = owned_.kept() && run.compressed;
-      if (fed) owned_.add_to(x, at, run.cells.elements, true);
-      const size_t bytes =
-          run.codec->encode(run.shape, x, wire, fed ? owned_.pending(at) : nullptr);
-      if (!run.codec->lossless()) decode(run, wire, x);
-      return bytes;
-    });
+    if (!rules_.gather && !any_lossy) return 0;
+    return WirePart(runs).write(
+        window_->part(communicator_.rank()), [&](size_t i, std::byte* wire) {
+          const WireRun& run = runs[i];
+          float* x = shard_[i].data<float>();
+          const int64_t at = shard_[i].offset();
+          const bool fed = owned_.kept() && run.compressed;
+          if (fed) owned_.add_to(x, at, run.cells.elements, true);
+          const size_t bytes =
+              run.codec->encode(run.shape, x, wire, fed ? owned_.pending(at) : nullptr);
+          if (!run.codec->lossless()) decode(run, wire, x);
+          return bytes;
+        });
   }
 
   static void decode(const WireRun& run, const std::byte* wire, float* out) {
@@ -406,8 +410,10 @@ class Staged : public BucketExchange {
       run.codec->decode_cell(run.shape, wire, cell, out + cell * cell_size);
   }
 
-  void gather() {
-    exchanges_.push_back(communicator_.gather(
+  // Only now is it known how long the encoding is; every rank's next operation on this window is
+  // this one.
+  void gather(size_t used) {
+    gather_ = communicator_.gather(
         window_,
         [this](auto views) {
           for (size_t r = 0; r < views.size(); ++r) {
@@ -416,7 +422,7 @@ class Staged : public BucketExchange {
               decode(runs[i], WirePart::begin_of(views[r], i), gradient(runs[i].cells));
           }
         },
-        WirePart(mine(compressed_)).capacity()));
+        used);
   }
 
   NamedTensor named_residual(const WireRun& run, const Residual& residual, int64_t offset,
@@ -441,6 +447,7 @@ class Staged : public BucketExchange {
   std::vector<float> scratch_;         // a cell of every rank
   bool compressed_ = false;            // this step
   std::vector<Work> exchanges_;
+  Work gather_;  // written before the last exchange is done
   int64_t plain_bytes_ = 0, packed_bytes_ = 0;
 };
 

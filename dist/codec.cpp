@@ -27,13 +27,23 @@ std::span<const CodecEntry> codec_table() {
   return kCodecs;
 }
 
+std::vector<std::string_view> codec_names() {
+  std::vector<std::string_view> names;
+  for (const CodecEntry& entry : kCodecs) names.push_back(entry.name);
+  return names;
+}
+
+std::string codec_summary() {
+  std::string help;
+  for (const CodecEntry& entry : kCodecs)
+    help += fmt::format("{}{}: {}", help.empty() ? "" : "; ", entry.name, entry.help);
+  return help;
+}
+
 std::unique_ptr<Codec> make_codec(const std::string& name, const CodecOptions& options) {
-  std::vector<const char*> names;
-  for (const CodecEntry& entry : kCodecs) {
+  for (const CodecEntry& entry : kCodecs)
     if (name == entry.name) return entry.make(options);
-    names.push_back(entry.name);
-  }
-  fail(Exit::config, "[codec] no codec \"{}\"; there are {}", name, fmt::join(names, ", "));
+  fail(Exit::config, "[codec] no codec \"{}\"; there are {}", name, fmt::join(codec_names(), ", "));
 }
 
 size_t CellCodec::capacity(const CodecRun& run) const {

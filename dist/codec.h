@@ -10,6 +10,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/backend.h"
 
@@ -86,6 +88,8 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
+std::vector<std::string_view> codec_names();
+std::string codec_summary();  // one line: every codec with its help
 
 // Exit::config if there is no such codec, or an option that it uses has no meaning.
 std::unique_ptr<Codec> make_codec(const std::string& name, const CodecOptions& options);

@@ -63,7 +63,8 @@ class Work {
 
 // Called once per operation on the communication thread (never the caller's), when every view is
 // there. views[r] is what rank r contributes: r's own memory where r shares my host, else a buffer
-// that received it; views[me] is my own memory. They end with the call.
+// that received it; views[me] is my own memory. They end with the call. A reader may start an
+// operation, but wait for none.
 using Reader = std::function<void(std::span<const ByteView> views)>;
 
 // The same, for an operation with a result: leaves the bytes of my part of it in every one of

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/config_field.h"
+#include "dist/codec.h"
 
 namespace lockstep {
 
@@ -20,10 +21,7 @@ struct CompressionConfig {
 
   template <class V>
   void visit(V& v) {
-    v("codec", codec,
-      "none; bf16; int8: a scale per cell of 4096; topk: the largest of each cell; rows: lossless, "
-      "rows that are zero stay at home; sign: 1 bit and a scale per cell",
-      Choices{"none", "bf16", "int8", "topk", "rows", "sign"});
+    v("codec", codec, codec_summary(), Choices(codec_names()));
     v("ratio", ratio, "share of a cell's elements that topk sends", Range{1e-6, 1});
     v("error_feedback", error_feedback,
       "what a lossy codec left out is added to the next step's gradient");

@@ -205,8 +205,8 @@ TEST(EvenParts, AreWholeGrainsAndAddUp) {
 
 TEST(DistConfig, NamesEveryFieldOnce) {
   std::vector<std::string> names;
-  auto counter = [&](const char* name, auto&, const char* help, const auto&...) {
-    EXPECT_GT(std::string(help).size(), 10u);
+  auto counter = [&](const char* name, auto&, const std::string& help, const auto&...) {
+    EXPECT_GT(help.size(), 10u);
     names.push_back(name);
   };
   DistConfig().visit(counter);
