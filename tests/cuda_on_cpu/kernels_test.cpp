@@ -280,9 +280,16 @@ TEST_P(CudaKernels, Attention) {
     int64_t b, t;
     Heads heads;
   };
-  for (const Sizes& s :
-       {Sizes{1, 1, {1, 1, 1}}, Sizes{2, 67, {4, 2, 20}}, Sizes{1, 130, {2, 1, 64}},
-        Sizes{1, 40, {2, 2, 72}}, Sizes{1, 35, {1, 1, 129}}}) {
+#ifdef __SANITIZE_THREAD__  // a hundred times slower there; two tiles show every race
+  const std::vector<Sizes> sizes{{1, 67, {2, 1, 20}}};
+#else
+  const std::vector<Sizes> sizes{{1, 1, {1, 1, 1}},
+                                 {2, 67, {4, 2, 20}},
+                                 {1, 130, {2, 1, 64}},
+                                 {1, 40, {2, 2, 72}},
+                                 {1, 35, {1, 1, 129}}};
+#endif
+  for (const Sizes& s : sizes) {
     const Tensor qkv = in({s.b, s.t, s.heads.packed()}, 1);
     const Tensor d_o = in({s.b, s.t, s.heads.n_head * s.heads.head_dim}, 2);
     Tensor o = in(d_o.shape(), 3), lse = f32({s.b, s.heads.n_head, s.t}, 4);
