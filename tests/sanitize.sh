@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds with a sanitizer and runs tests under it: sanitize.sh address,undefined|thread BUILD_FOLDER [ctest arguments].
-# Called by the tests with the label sanitize.
+# Called by the tests named sanitize.*. $TARGETS: what to build, if not everything.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 kind=$1 folder=$2
