@@ -93,10 +93,16 @@ std::string describe(const Job& job) {
                      job.config.overlap, job.config.compression.codec);
 }
 
-// Every combination of what must change no bit.
+// Every combination of what must change no bit. Under the race detector, which is ten times slower,
+// bits are not the question: there the two that interleave most and least.
 void for_all(const std::function<void(Job)>& visit, Job job) {
+#ifdef __SANITIZE_THREAD__
+  const std::vector<double> bucket_sizes = {0.001};
+#else
+  const std::vector<double> bucket_sizes = {0.001, 0.05, 25.0};
+#endif
   for (int stage : {0, 1, 2, 3})
-    for (double bucket_mb : {0.001, 0.05, 25.0})
+    for (double bucket_mb : bucket_sizes)
       for (bool overlap : {true, false}) {
         job.config.zero_stage = stage;
         job.config.bucket_mb = bucket_mb;
