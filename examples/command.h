@@ -14,6 +14,7 @@ namespace lockstep {
 // and leaves the process's exit code in `exit`; errors are thrown.
 void add_bench_command(CLI::App& app, Exit& exit);
 void add_data_command(CLI::App& app, Exit& exit);
+void add_export_command(CLI::App& app, Exit& exit);
 void add_generate_command(CLI::App& app, Exit& exit);
 void add_train_command(CLI::App& app, Exit& exit);
 

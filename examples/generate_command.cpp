@@ -1,6 +1,5 @@
 // `trainer generate`: text from the weights of a checkpoint. Read next: generate.h.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,11 +8,9 @@
 #include "core/parallel.h"
 #include "data/tokenizer.h"
 #include "dist/launch.h"
-#include "examples/checkpoint.h"
 #include "examples/command.h"
-#include "examples/config_io.h"
 #include "examples/generate.h"
-#include "examples/saved_run.h"
+#include "examples/saved_model.h"
 #include "examples/saved_state.h"
 
 namespace lockstep {
@@ -21,27 +18,13 @@ namespace lockstep {
 namespace {
 
 struct Options {
-  std::string run, checkpoint;
+  ModelSource source;
   std::optional<std::string> prompt;
   GenerateOptions generate;
 };
 
-Checkpoint find_checkpoint(const Options& options) {
-  if (!options.checkpoint.empty()) return open_checkpoint(options.checkpoint);
-  const auto latest =
-      find_latest_checkpoint(options.run + "/checkpoints", [](const std::string& why) {
-        std::fprintf(stderr, "trainer: passed over a checkpoint: %s\n", why.c_str());
-      });
-  if (!latest)
-    fail(Exit::data, "[generate] {} has no checkpoint; name the run_dir of a run that saved one",
-         options.run);
-  return *latest;
-}
-
 void generate_action(Options options) {
-  const Checkpoint checkpoint = find_checkpoint(options);
-  const SavedRun saved = SavedRun::from_json(checkpoint.metadata, checkpoint.path);
-  const Config config = parse_config(saved.config, checkpoint.path);
+  const auto [checkpoint, config] = find_model(options.source);
   const auto tokenizer = open_tokenizer(config.data.tokenizer);
   if (!tokenizer)
     fail(Exit::config,
@@ -67,11 +50,7 @@ void generate_action(Options options) {
 void add_generate_command(CLI::App& app, Exit& exit) {
   CLI::App* command = app.add_subcommand("generate", "let a trained model write");
   auto options = std::make_shared<Options>();
-  CLI::Option_group* source = command->add_option_group("model", "one of");
-  source->add_option("--run", options->run, "run folder; its newest complete checkpoint is used")
-      ->type_name("FOLDER");
-  source->add_option("--checkpoint", options->checkpoint, "one checkpoint")->type_name("FOLDER");
-  source->require_option(1);
+  add_model_source(*command, options->source);
   command->add_option("--prompt", options->prompt,
                       "what the text starts from; default: the run's train.sample_prompt");
   GenerateOptions& g = options->generate;

@@ -70,6 +70,7 @@ Exit run(std::vector<std::string> arguments) {
   Exit exit = Exit::ok;
   add_bench_command(app, exit);
   add_data_command(app, exit);
+  add_export_command(app, exit);
   add_generate_command(app, exit);
   add_train_command(app, exit);
 

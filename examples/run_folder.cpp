@@ -1,9 +1,9 @@
-// The lock is flock(2) on a file: the system drops it with the process, however that ends.
+// Each rank has locked a byte of one file: the system drops the lock with the process, however that
+// ends. A new run must find them all free, for ranks may outlive rank 0 by a moment, and write.
 // Read next: run_log.cpp.
 #include "examples/run_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +17,25 @@
 namespace lockstep {
 
 namespace {
+
+int open_lock(const std::string& run) {
+  const std::string path = run + "/lock";
+  const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail_to("create", path, errno);
+  return descriptor;
+}
+
+// F_WRLCK or F_UNLCK on `count` bytes from `first`, 0: on all from there. The lock belongs to the
+// descriptor, not to the process, so that ranks which are threads have one each. False if another
+// has one of the bytes.
+bool lock_bytes(int descriptor, short type, int64_t first, int64_t count) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = first;
+  range.l_len = count;
+  return fcntl(descriptor, F_OFD_SETLK, &range) == 0;
+}
 
 // The holder writes its name after it has the lock, so for a moment there may be none.
 std::string holder(int descriptor) {
@@ -33,17 +52,19 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   std::filesystem::create_directories(path, error);
   if (error) fail_to("create", path, error.value());
   const std::string lock = path + "/lock";
-  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) fail_to("create", lock, errno);
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+  lock_ = open_lock(path);
+  if (!lock_bytes(lock_, F_WRLCK, 0, 0)) {
     const int reason = errno;
     const std::string who = holder(lock_);
     close(lock_);
-    if (reason != EWOULDBLOCK) fail_to("lock", lock, reason);
-    fail(Exit::restart,
-         "[run] {} is in use by {}; wait until that run has ended, or choose another run_dir", path,
-         who);
+    if (reason != EAGAIN && reason != EACCES) fail_to("lock", lock, reason);
+    fail(
+        Exit::restart,
+        "[run] {} is in use by {}, or by ranks that it left behind; wait until that run has ended, "
+        "or choose another run_dir",
+        path, who);
   }
+  lock_bytes(lock_, F_UNLCK, 1, 0);  // for the other ranks
   const std::string me = fmt::format("process {} on host {}\n", getpid(), host_name());
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, me.data(), me.size(), 0) < 0)
     fail_to("write", lock, errno);
@@ -55,6 +76,17 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
 }
 
 RunFolder::~RunFolder() {
+  close(lock_);
+}
+
+RunMember::RunMember(const std::string& run, int rank) : lock_(open_lock(run)) {
+  if (lock_bytes(lock_, F_WRLCK, rank, 1)) return;
+  const int reason = errno;
+  close(lock_);
+  fail_to("lock", run + "/lock", reason);
+}
+
+RunMember::~RunMember() {
   close(lock_);
 }
 

@@ -16,8 +16,9 @@ inline std::string checkpoints_of(const std::string& run_dir) {
 class RunFolder {
  public:
   // Creates the folder where it is missing and locks it for as long as this object lives; one per
-  // run, on rank 0. A crash leaves no lock behind. If another process holds it: Exit::restart (it
-  // may be the rest of a run that is just ending), naming that process and its host.
+  // run, on rank 0. A crash leaves no lock behind. If another process holds it, or any rank of an
+  // earlier run is still there: Exit::restart (it may be the rest of a run that is just ending),
+  // naming the process that was rank 0 and its host.
   explicit RunFolder(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -34,6 +35,19 @@ class RunFolder {
  private:
   std::string path_;
   int lock_ = -1;
+};
+
+// The share of another rank in the lock, once rank 0 has it: while this object lives, no new run
+// gets the folder.
+class RunMember {
+ public:
+  RunMember(const std::string& run, int rank);
+  ~RunMember();
+  RunMember(const RunMember&) = delete;
+  RunMember& operator=(const RunMember&) = delete;
+
+ private:
+  int lock_;
 };
 
 }  // namespace lockstep

@@ -78,19 +78,25 @@ std::vector<CheckpointFile> state_files(int rank, const std::vector<NamedTensor>
 
 SavedState::SavedState(const Checkpoint& checkpoint)
     : path_(checkpoint.path), ranks_(checkpoint.ranks) {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!checkpoint.files.contains(state_file(rank))) continue;
-    files_.push_back(std::make_unique<SafetensorsFile>(path_ + "/" + state_file(rank)));
-    for (const SafetensorsFile::Entry& entry : files_.back()->entries()) {
-      const PieceName name = parse_name(entry.name);
-      const auto [begin, end] = name.range.value_or(std::pair(int64_t{0}, numel(entry.shape)));
-      pieces_[{name.tensor, is_residual(name.tensor) ? rank : 0}].push_back(
-          {begin, end, !name.range, files_.back().get(), &entry});
-    }
-  }
+  for (int rank = 0; rank < ranks_; ++rank)
+    if (checkpoint.files.contains(state_file(rank))) add_file(path_ + "/" + state_file(rank), rank);
   for (auto& [key, pieces] : pieces_)
     std::stable_sort(pieces.begin(), pieces.end(),
                      [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+}
+
+SavedState::SavedState(const std::string& file) : path_(file), ranks_(1) {
+  add_file(file, 0);
+}
+
+void SavedState::add_file(const std::string& path, int rank) {
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  for (const SafetensorsFile::Entry& entry : files_.back()->entries()) {
+    const PieceName name = parse_name(entry.name);
+    const auto [begin, end] = name.range.value_or(std::pair(int64_t{0}, numel(entry.shape)));
+    pieces_[{name.tensor, is_residual(name.tensor) ? rank : 0}].push_back(
+        {begin, end, !name.range, files_.back().get(), &entry});
+  }
 }
 
 std::string SavedState::file_name(const Piece& piece) const {

@@ -30,6 +30,8 @@ std::vector<CheckpointFile> state_files(int rank, const std::vector<NamedTensor>
 class SavedState {
  public:
   explicit SavedState(const Checkpoint& checkpoint);
+  // Of one file that has all, as `trainer export` writes it.
+  explicit SavedState(const std::string& file);
 
   // Fills `wanted`, a whole tensor or a range of one, from the pieces that overlap it: copies of
   // the same element type, without a gap.
@@ -58,6 +60,7 @@ class SavedState {
   // A tensor's name without range, and the rank that it belongs to; 0 where it belongs to all.
   using Key = std::pair<std::string, int>;
 
+  void add_file(const std::string& path, int rank);
   template <class Visit>
   void visit_pieces(const Key& key, int64_t begin, int64_t end, DType dtype,
                     const Visit& visit) const;

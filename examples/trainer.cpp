@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "core/parallel.h"
 #include "dist/launch.h"
@@ -38,6 +39,10 @@ Trainer::Trainer(const Config& config, Communicator& communicator)
     folder_.emplace(config_.run_dir);
     log_ = std::make_unique<RunLog>(folder_->log_path(), config_.log.progress);
     metrics_.emplace(folder_->metrics_path());
+    return std::string();
+  });
+  all_or_none(communicator_, [&] {
+    if (!first_) member_.emplace(config_.run_dir, communicator_.rank());
     return std::string();
   });
 }
@@ -198,11 +203,14 @@ void Trainer::load_state(const std::string& checkpoint) {
   replica_.state_changed();
 }
 
-// Those of another run, whose model must have the same parameters.
-void Trainer::load_weights(const std::string& checkpoint) {
-  on_rank_0(communicator_, [&] { return open_checkpoint(checkpoint).path; });
+// Those of another run, whose model must have the same parameters: a checkpoint, or a file that was
+// exported.
+void Trainer::load_weights(const std::string& path) {
+  const bool exported = std::filesystem::is_regular_file(path);
+  on_rank_0(communicator_, [&] { return exported ? path : open_checkpoint(path).path; });
   all_or_none(communicator_, [&] {
-    const SavedState saved(open_checkpoint(checkpoint, Check::sizes));
+    const SavedState saved =
+        exported ? SavedState(path) : SavedState(open_checkpoint(path, Check::sizes));
     for (const NamedTensor& parameter : replica_.model().parameters()) saved.check_shape(parameter);
     for (const NamedTensor& shard : replica_.weights()) saved.read(shard);
     return std::string();

@@ -32,7 +32,7 @@ class Trainer {
   int64_t resume();
   void set_abandoned_aside(int64_t step);
   void load_state(const std::string& checkpoint);
-  void load_weights(const std::string& checkpoint);
+  void load_weights(const std::string& path);
   void occasional_work(StepMetrics& metrics, bool last);
   void stop_if_diverged(int64_t t) const;
   void report(const StepMetrics& metrics, bool last);
@@ -47,6 +47,7 @@ class Trainer {
   std::optional<RunFolder> folder_;
   std::unique_ptr<RunLog> log_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunMember> member_;       // on the other ranks
   std::unique_ptr<Tokenizer> tokenizer_;  // null: ids have no text
   Replica replica_;
   double peak_gflops_ = 0;  // this rank's GEMMs in the run's precision, measured at start

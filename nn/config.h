@@ -48,7 +48,9 @@ struct ModelConfig {
     v("dropout", dropout, "share of activations dropped after embedding, attention and MLP",
       Range{0, 0.99});
     v("rope_theta", rope_theta, "base of the rotary frequencies (llama)", Range{1, 1e12});
-    v("init_from", init_from, "a checkpoint folder to start the weights from; empty: random");
+    v("init_from", init_from,
+      "what the weights start from: a checkpoint folder, or a file of `trainer export`; empty: "
+      "random");
   }
 };
 

@@ -57,7 +57,7 @@ class Command : public testing::Test {
 };
 
 TEST_F(Command, EachHasHelpWithAnExample) {
-  for (const std::string name : {"", "bench", "bench comm", "data", "train"}) {
+  for (const std::string name : {"", "bench", "bench comm", "data", "export", "train"}) {
     const Result result = trainer(name + " --help");
     EXPECT_EQ(result.code, 0) << name;
     EXPECT_EQ(result.errors, "");

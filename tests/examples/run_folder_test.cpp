@@ -43,12 +43,26 @@ TEST(RunFolder, OtherProcessHoldsIt) {
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   expect_error(Exit::restart,
                {"[run] " + (folder / "x") + " is in use by " +
-                    fmt::format("process {} on host {};", child, host_name()),
+                    fmt::format("process {} on host {}, or", child, host_name()),
                 "choose another run_dir"},
                [&] { RunFolder run(folder / "x"); });
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_NO_THROW(RunFolder(folder / "x"));  // no lock survives its process
+}
+
+TEST(RunFolder, ARankThatWasLeftBehindHoldsItToo) {
+  TempFolder folder;
+  auto first = std::make_unique<RunFolder>(folder / "x");
+  auto rank_1 = std::make_unique<RunMember>(folder / "x", 1);
+  auto rank_2 = std::make_unique<RunMember>(folder / "x", 2);
+  first.reset();
+  rank_1.reset();
+  expect_error(Exit::restart, {"is in use by ", ", or by ranks that it left behind; wait"},
+               [&] { RunFolder run(folder / "x"); });
+  rank_2.reset();
+  RunFolder run(folder / "x");
+  EXPECT_NO_THROW(RunMember(folder / "x", 2));
 }
 
 TEST(RunFolder, CannotBeCreated) {

@@ -142,7 +142,7 @@ TEST_F(Reports, GenerateWritesFromARunOrACheckpoint) {
   expect_one_line(command(trainer() + " generate --run run --prompt ''"), 64,
                   {"[generate] --prompt is empty; text starts from at least one token"});
   expect_one_line(command(trainer() + " generate --run nowhere"), 65,
-                  {"[generate] nowhere has no checkpoint; name the run_dir of a run"});
+                  {"[--run] nowhere has no checkpoint; name the run_dir of a run"});
   expect_one_line(command(trainer() + " generate --run run --checkpoint x"), 64, {});
   trained("ids", {{"data", {{"tokenizer", "none"}}}, {"train", {{"steps", 1}}}});
   expect_one_line(command(trainer() + " generate --run ids"), 78,

@@ -1,0 +1,88 @@
+// What a resume accepts, and what it says of it.
+#include "examples/saved_run.h"
+
+#include "examples/config_io.h"
+#include "tests/examples/file_test_util.h"
+
+namespace lockstep {
+namespace {
+
+struct Attempt {
+  Config config;
+  int ranks = 4;
+  int threads = 1;
+
+  SavedRun saved() const {
+    return {.config = print_config(config),
+            .data_identity = "text",
+            .step = 10,
+            .global_batch = 8,
+            .ranks = ranks,
+            .accumulate = config.dist.reduced() ? "reduced" : "local",
+            .threads = threads,
+            .cpu = "x86-64-v3",
+            .environment = {}};
+  }
+};
+
+using Lines = std::vector<std::string>;
+
+Lines notes(const Attempt& before, const Attempt& after) {
+  const SavedRun saved = SavedRun::from_json(before.saved().to_json(), "test");
+  return check_resumable(saved, after.saved());
+}
+
+TEST(SavedRun, WhatChangesNoBitIsNotNoted) {
+  Attempt before, after;
+  after.config.dist.bucket_mb = 1;
+  after.config.dist.overlap = false;
+  after.config.dist.zero_stage = 1;
+  after.config.dist.backend = "local";
+  after.config.dist.timeout_s = 1;
+  after.config.log.every = 1;
+  EXPECT_EQ(notes(before, after), Lines());
+}
+
+TEST(SavedRun, TheNumberOfRanksCostsBitsUnlessAnyWorld) {
+  Attempt before, after;
+  after.ranks = 2;
+  EXPECT_EQ(notes(before, after),
+            Lines{"the number of ranks was 4 and is 2 now: the same samples, but bits may differ"});
+  before.config.train.reproducible = after.config.train.reproducible = "any_world";
+  EXPECT_EQ(notes(before, after),
+            Lines{"the number of ranks was 4 and is 2 now: the same samples and the same bits"});
+  after.threads = 2;
+  EXPECT_EQ(notes(before, after)[1], "threads per rank was 1 and is 2 now; bits may differ");
+}
+
+TEST(SavedRun, AnotherSumIsNoted) {
+  Attempt before, after;
+  after.config.dist.zero_stage = 3;  // and so reduced
+  EXPECT_EQ(notes(before, after),
+            Lines{"the sum over micro-batches (dist.accumulate) was local and is reduced now; bits "
+                  "may differ"});
+  after.config.dist.accumulate = "local";
+  EXPECT_EQ(notes(before, after), Lines());
+  after.config.train.reproducible = "any_world";
+  EXPECT_EQ(
+      notes(before, after),
+      Lines{"train.reproducible was \"same_world\" and is \"any_world\" now; bits may differ"});
+}
+
+TEST(SavedRun, AnotherCodecIsNoted) {
+  Attempt before, after;
+  after.config.dist.compression.codec = "int8";
+  after.config.dist.compression.warmup_steps = 5;
+  EXPECT_EQ(notes(before, after),
+            (Lines{"dist.compression.codec was \"none\" and is \"int8\" now; bits may differ",
+                   "dist.compression.warmup_steps was 0 and is 5 now; bits may differ"}));
+}
+
+TEST(SavedRun, WhatIsNoRunIsRefused) {
+  expect_error(Exit::data,
+               {"[resume] here holds no training run (", "a folder that training saved"},
+               [] { SavedRun::from_json("{}", "here"); });
+}
+
+}  // namespace
+}  // namespace lockstep
