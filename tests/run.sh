@@ -1,16 +1,17 @@
 #!/bin/bash
 # The test command: installs what is missing, builds, runs the tests.
 #   tests/run.sh             the quick tests (under 4 minutes on 2 cores once built)
-#   tests/run.sh --all       also the soak tests: kill loops, large matrices, and builds of their own under
-#                            AddressSanitizer, UBSan and ThreadSanitizer (under 60 minutes)
+#   tests/run.sh --all       also the soak tests: kill loops, large matrices, and builds of their own of core, optim
+#                            and data under AddressSanitizer and UBSan, of dist under ThreadSanitizer
+#   tests/run.sh --sanitizers   also everything else under them: much of an hour
 #   tests/run.sh [--all] -R reducer   further arguments go to ctest
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 labels=(-L quick)
-if [ "${1:-}" = --all ]; then
-  labels=()
-  shift
-fi
+case ${1:-} in
+  --all) labels=(-LE sanitize); shift ;;
+  --sanitizers) labels=(); shift ;;
+esac
 "$root/examples/install.sh"
 "$root/examples/install.sh" clang-format || echo "going on without it: the format test will be skipped" >&2
 echo "building $root/build"
