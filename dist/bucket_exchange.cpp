@@ -136,6 +136,10 @@ class WirePart {
   std::span<const WireRun> runs_;
 };
 
+bool any_lossy(const std::vector<WireRun>& runs) {
+  return std::ranges::any_of(runs, [](const WireRun& run) { return !run.codec->lossless(); });
+}
+
 bool is_compressed(const ExchangeRules& rules, const Tensor& whole) {
   return rules.codec != nullptr && whole.ndim() >= 2 && whole.numel() >= rules.min_elements;
 }
@@ -200,7 +204,7 @@ class Staged : public BucketExchange {
         runs_[compressed].push_back(plan_runs(rules, compressed, parameters, part));
     place_gradients();
     place_shard();
-    if (!lossy() || !rules_.error_feedback) return;
+    if (!rules_.error_feedback || std::ranges::none_of(runs_[1], any_lossy)) return;
     sent_.allocate(bucket_.elements());
     owned_.allocate(shard_elements_);
   }
@@ -277,12 +281,6 @@ class Staged : public BucketExchange {
   }
 
  private:
-  bool lossy() const {
-    return std::any_of(runs_[1].begin(), runs_[1].end(), [](const auto& part) {
-      return std::any_of(part.begin(), part.end(),
-                         [](const WireRun& run) { return !run.codec->lossless(); });
-    });
-  }
   const std::vector<WireRun>& mine(bool compressed) const {
     return runs_[compressed][communicator_.rank()];
   }
@@ -387,10 +385,7 @@ class Staged : public BucketExchange {
   // Into my own part, which nobody else reads until it is gathered. Returns the bytes used.
   size_t encode_sum() {
     const std::vector<WireRun>& runs = mine(compressed_);
-    const bool any_lossy = compressed_ && std::any_of(runs.begin(), runs.end(), [](auto& run) {
-                             return !run.codec->lossless();
-                           });
-    if (!rules_.gather && !any_lossy) return 0;
+    if (!rules_.gather && !any_lossy(runs)) return 0;
     return WirePart(runs).write(
         window_->part(communicator_.rank()), [&](size_t i, std::byte* wire) {
           const WireRun& run = runs[i];
