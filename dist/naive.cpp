@@ -26,6 +26,10 @@ class Naive : public DataParallel {
     for (const auto& [name, tensor] : parameters_) {
       windows_.push_back(communicator.window(name, even_parts(static_cast<size_t>(tensor.numel()),
                                                               sizeof(float), communicator.size())));
+      const auto mine = windows_.back()->mine();
+      const auto storage =
+          Allocator::current().adopt(mine.data(), mine.size(), Category::buffers, windows_.back());
+      sums_.push_back(Tensor::over(storage, 0, tensor.shape(), DType::f32));
       CategoryScope scope(Category::gradients);
       means_.push_back(Tensor::zeros(tensor.shape()));
     }
@@ -73,10 +77,7 @@ class Naive : public DataParallel {
       else
         count_as_zero(i, mine);
       all_reduce(windows_[i]);
-      const Tensor sum = Tensor::over(
-          Allocator::current().adopt(mine.data(), mine.size(), Category::buffers, windows_[i]), 0,
-          means_[i].shape(), DType::f32);
-      backend().copy(sum, means_[i], accumulate);
+      backend().copy(sums_[i], means_[i], accumulate);
     }
   }
 
@@ -102,6 +103,7 @@ class Naive : public DataParallel {
   const std::vector<NamedTensor> parameters_;
   GradientNorm norm_;
   std::vector<WindowPtr> windows_;  // by parameter
+  std::vector<Tensor> sums_;        // over ranks, of one micro step: the windows' memory
   std::vector<Tensor> means_;
   std::vector<std::string> unused_;
   MicroStep micro_;
