@@ -1,6 +1,5 @@
 // `trainer bench step`: training steps without a run folder: tokens/s, MFU, where the time goes,
-// memory by category. Medians over steps; the GEMM peak is measured before and after, the better
-// one counts. Read next: replica.cpp, which is what is measured.
+// memory by category. Medians over steps. Read next: replica.cpp, which is what is measured.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -28,14 +27,19 @@ struct StepOptions {
   int warmup = 3, steps = 15;
 };
 
+struct Measured {
+  StepMetrics step;
+  double peak;  // GFLOP/s of one rank
+};
+
 struct Spread {
   double median, least, most;
 };
 
 template <class Field>
-Spread spread(const std::vector<StepMetrics>& steps, Field field) {
+Spread spread(const std::vector<Measured>& steps, Field field) {
   std::vector<double> v;
-  for (const StepMetrics& m : steps) v.push_back(static_cast<double>(field(m)));
+  for (const Measured& m : steps) v.push_back(static_cast<double>(field(m)));
   std::sort(v.begin(), v.end());
   return {v[v.size() / 2], v.front(), v.back()};
 }
@@ -89,28 +93,34 @@ void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool
   }
 }
 
+// The peak is measured between the steps, because clocks and neighbours of a machine change within
+// seconds: what counts for a step is the better of the peaks just before and just after it.
+std::vector<Measured> measure(const StepOptions& options, DType dtype, Replica& replica,
+                              Communicator& communicator) {
+  std::vector<Measured> steps;
+  double before = measured_gemm_peak(dtype, 1.0);
+  for (int t = 1; t <= options.warmup + options.steps; ++t) {
+    communicator.barrier();  // products take ranks unequal times, which is not the step's waiting
+    const StepMetrics m = replica.step(t);
+    const double after = measured_gemm_peak(dtype, 0.3);
+    if (t > options.warmup) steps.push_back({m, std::max(before, after)});
+    before = after;
+  }
+  return steps;
+}
+
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
-  const DType dtype = config.train.dtype();
   config.train.steps = options.warmup + options.steps;
-  double peak = measured_gemm_peak(dtype, 1.0);
-  Allocator::current().release_cached();
-  Allocator::current().reset_peak();
-
   Replica replica(config, communicator);
   Allocator::current().reset_peak();  // while it is built, it may hold more than ever after
-  std::vector<StepMetrics> steps;
-  for (int t = 1; t <= config.train.steps; ++t) {
-    const StepMetrics m = replica.step(t);
-    if (t > options.warmup) steps.push_back(m);
-  }
+  const std::vector<Measured> steps = measure(options, config.train.dtype(), replica, communicator);
   const MemoryStats memory = Allocator::current().stats();
-  peak = std::max(peak, measured_gemm_peak(dtype, 1.0));
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
-  const auto mfu = [&](const StepMetrics& m) {
-    return flops.total() * static_cast<double>(m.tokens) / (m.step_ms * 1e6) /
-           (peak * communicator.size());
+  const auto mfu = [&](const Measured& m) {
+    return flops.total() * static_cast<double>(m.step.tokens) / (m.step.step_ms * 1e6) /
+           (m.peak * communicator.size());
   };
   if (first) {
     fmt::print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n",
@@ -118,30 +128,29 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
                config.train.precision, communicator.size(), num_threads(),
                replica.tokens_per_step());
     fmt::print(
-        "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention); "
-        "peak {:.0f} GFLOP/s per rank\n",
-        flops.total(), flops.matmul, flops.attention, peak);
+        "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention)\n",
+        flops.total(), flops.matmul, flops.attention);
     fmt::print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max",
                steps.size());
   }
   Table table{{{"config", options.config},
                {"precision", config.train.precision},
                {"ranks", communicator.size()},
-               {"threads", num_threads()},
-               {"peak_gflops", peak}},
+               {"threads", num_threads()}},
               first};
-  table.row("tokens_per_s", spread(steps, [](auto& m) { return m.tokens_per_s; }), 0);
+  table.row("tokens_per_s", spread(steps, [](auto& m) { return m.step.tokens_per_s; }), 0);
+  table.row("peak_gflops", spread(steps, [](auto& m) { return m.peak; }), 0);
   table.row("mfu", spread(steps, mfu), 3);
-  table.row("step_ms", spread(steps, [](auto& m) { return m.step_ms; }), 1);
-  table.row("compute_ms", spread(steps, [](auto& m) { return m.compute_ms; }), 1);
-  table.row("comm_ms", spread(steps, [](auto& m) { return m.comm_ms; }), 2);
-  table.row("exposed_comm_ms", spread(steps, [](auto& m) { return m.exposed_comm_ms; }), 2);
-  table.row("wait_ms", spread(steps, [](auto& m) { return m.wait_ms; }), 2);
-  table.row("data_ms", spread(steps, [](auto& m) { return m.data_ms; }), 2);
-  table.row("wire_bytes", spread(steps, [](auto& m) { return m.wire_bytes; }), 0);
-  table.row("allocations", spread(steps, [](auto& m) { return m.allocations; }), 0);
-  table.row("param_bytes", spread(steps, [](auto& m) { return m.param_bytes; }), 0);
-  table.row("compression", spread(steps, [](auto& m) { return m.compression; }), 2);
+  table.row("step_ms", spread(steps, [](auto& m) { return m.step.step_ms; }), 1);
+  table.row("compute_ms", spread(steps, [](auto& m) { return m.step.compute_ms; }), 1);
+  table.row("comm_ms", spread(steps, [](auto& m) { return m.step.comm_ms; }), 2);
+  table.row("exposed_comm_ms", spread(steps, [](auto& m) { return m.step.exposed_comm_ms; }), 2);
+  table.row("wait_ms", spread(steps, [](auto& m) { return m.step.wait_ms; }), 2);
+  table.row("data_ms", spread(steps, [](auto& m) { return m.step.data_ms; }), 2);
+  table.row("wire_bytes", spread(steps, [](auto& m) { return m.step.wire_bytes; }), 0);
+  table.row("allocations", spread(steps, [](auto& m) { return m.step.allocations; }), 0);
+  table.row("param_bytes", spread(steps, [](auto& m) { return m.step.param_bytes; }), 0);
+  table.row("compression", spread(steps, [](auto& m) { return m.step.compression; }), 2);
   show_memory(table.json, memory, first);
   show_plans(table.json, replica, config.dist, first);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));

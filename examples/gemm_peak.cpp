@@ -30,6 +30,8 @@ double measured_gemm_peak(DType dtype, double seconds) {
     int64_t m, n, k;
   };
   // Square ones, and the shapes of a transformer's MLP, which some libraries do better.
+  Allocator apart(host_memory());
+  AllocatorScope scope(apart);
   constexpr Shape3 shapes[] = {{1024, 1024, 1024}, {2048, 1536, 512}, {2048, 2048, 1024}};
   double best = 0;
   for (const auto& [m, n, k] : shapes)

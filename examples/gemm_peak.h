@@ -10,10 +10,11 @@
 namespace lockstep {
 
 // GFLOP/s of [m, k] times [k, n] in `dtype`, best of the repetitions that fit into `seconds` (at
-// least 3).
+// least one).
 double gemm_rate(DType dtype, int64_t m, int64_t n, int64_t k, double seconds);
 
-// The best of several large shapes, `seconds` altogether.
+// The best of several large shapes, `seconds` altogether. Its matrices stand in no memory figures
+// of the calling rank.
 double measured_gemm_peak(DType dtype, double seconds);
 
 }  // namespace lockstep
