@@ -115,6 +115,11 @@ TEST_F(Errors, OfRanksThatDiffer) {
                    "all ranks must run the same"});
   expect_one_line(two_ranks(program, "-x OMP_DYNAMIC=true " + program), 78,
                   {"[environment] rank 1 on host ", "has \"OMP_DYNAMIC=true\" where rank 0"});
+  // One byte behind its end does not change what a program does, but it is another program.
+  std::filesystem::copy_file(trainer(), folder_ / "other_build");
+  std::ofstream(folder_ / "other_build", std::ios::app) << 'x';
+  expect_one_line(two_ranks(program, "./other_build --config run.json"), 78,
+                  {"[build] rank 1 on host ", "program ", "all ranks must run the same"});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
