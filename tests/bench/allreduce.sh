@@ -1,6 +1,6 @@
 #!/bin/bash
-# All-reduce of 25 MB and 100 MB between 2 ranks of this host, Lockstep's beside MPI_Allreduce, in K
-# launches. Markdown on stdout, progress on stderr.
+# All-reduce of 25 MB and 100 MB between 2 ranks of this host, Lockstep's beside MPI_Allreduce in place
+# and with two buffers, in K launches each. Markdown on stdout, progress on stderr.
 #   tests/bench/allreduce.sh [--repeat K=5] [--iters N=20] > FILE
 set -euo pipefail
 call="$0 $*"
@@ -22,7 +22,11 @@ report machine
 echo "- command: \`$call\`"
 echo
 for round in $(seq "$repeat"); do
-  report run "$results" round="$round" -- mpirun -q --bind-to none -np 2 "$trainer" bench comm -b 25M -e 100M \
-    -f 4 -n "$iters"
+  for buffers in 1 2; do
+    with=()
+    [ "$buffers" = 1 ] || with=(--mpi-out-of-place)
+    report run "$results" round="$round" buffers="$buffers" -- mpirun -q --bind-to none -np 2 "$trainer" \
+      bench comm -b 25M -e 100M -f 4 -n "$iters" "${with[@]}"
+  done
 done
 report allreduce "$results"

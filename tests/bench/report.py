@@ -142,18 +142,20 @@ def scaling(path):
 
 def allreduce(path):
     print("Bus bandwidth in GB/s between 2 ranks of this host: median over repetitions; ratio: median "
-          "(least to largest).\n\n| MB | repetitions | Lockstep | MPI_Allreduce | ratio | wrong |\n"
-          "|---|---|---|---|---|---|")
+          "(least to largest).\nLockstep sums in place; MPI_Allreduce does so, or has a send and a receive "
+          "buffer.\n\n| MB | MPI's buffers | repetitions | Lockstep | MPI_Allreduce | ratio | wrong |\n"
+          "|---|---|---|---|---|---|---|")
     sizes = {}
     for entry in read(path):
         for row in entry["result"]["rows"]:
             if row["collective"] == "all_reduce":
-                sizes.setdefault(row["bytes"], []).append(row)
+                sizes.setdefault((row["bytes"], entry["tags"]["buffers"]), []).append(row)
     if not sizes:
         raise SystemExit(f"report.py: no all_reduce rows in {path}")
-    for size, rows in sizes.items():
+    for (size, buffers), rows in sorted(sizes.items()):
         ratios = [r["ours"]["busbw"] / r["mpi"]["busbw"] for r in rows]
-        print(f"| {size / 2**20:.0f} | {len(rows)} | {median(r['ours']['busbw'] for r in rows):.2f} "
+        print(f"| {size / 2**20:.0f} | {buffers} | {len(rows)} "
+              f"| {median(r['ours']['busbw'] for r in rows):.2f} "
               f"| {median(r['mpi']['busbw'] for r in rows):.2f} | {spread(ratios, 2)} "
               f"| {sum(r['ours']['wrong'] for r in rows)} |")
 
