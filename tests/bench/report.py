@@ -5,7 +5,8 @@ and make tables of pairs. Standard library only.
     report.py run FILE KEY=VALUE... -- COMMAND   runs it with --json; appends one line to FILE
     report.py machine                            processor, commit, date, as markdown
     report.py settings FILE MODEL                PyTorch's settings worth more rounds, one per line
-    report.py compare|scaling|allreduce FILE     the table, as markdown
+    report.py run_of FILE RUN_FOLDER KEY=VALUE...  appends how well that run learned to FILE
+    report.py compare|scaling|allreduce|learning FILE    the table, as markdown
 """
 import datetime
 import json
@@ -34,6 +35,19 @@ def run(path, *words):
         out.write(json.dumps({"tags": tags, "rss": rss, "result": result}) + "\n")
     rate = result.get("tokens_per_s", {}).get("median")
     print(" ".join(words[:split]), f"{rate:.0f} tokens/s" if rate else "", file=sys.stderr)
+
+
+def run_of(path, run, *words):
+    """Keeps what a run folder's metrics say about how well it learned."""
+    with open(f"{run}/metrics.jsonl") as file:
+        steps = [json.loads(line) for line in file]
+    losses = [s["val_loss"] for s in steps if "val_loss" in s]
+    result = {"val_loss": losses[-1], "compression": steps[-1]["compression"],
+              "wire_bytes": steps[-1]["wire_bytes"], "steps": steps[-1]["step"]}
+    with open(path, "a") as out:
+        tags = dict(word.split("=", 1) for word in words)
+        out.write(json.dumps({"tags": tags, "result": result}) + "\n")
+    print(*words, f"val_loss {losses[-1]:.4f}", file=sys.stderr)
 
 
 def read(path, **wanted):
@@ -160,8 +174,30 @@ def allreduce(path):
               f"| {sum(r['ours']['wrong'] for r in rows)} |")
 
 
+def learning(path):
+    seeds = sorted({entry["tags"]["seed"] for entry in read(path)})
+    plain = {seed: read(path, seed=seed, codec="none")[0]["result"] for seed in seeds}
+    first = plain[seeds[0]]
+    print(f"Validation loss, nats per byte, after {first['steps']} steps; against codec none of the same "
+          "seed.\nCompression: of what the codec encodes; of the step: everything on the wire.\n\n"
+          "| codec | error feedback | compression | of the step |"
+          + "".join(f" seed {seed} | against none |" for seed in seeds)
+          + "\n|---|---|---|---|" + "---|---|" * len(seeds))
+    kinds = dict.fromkeys((e["tags"]["codec"], e["tags"]["error_feedback"]) for e in read(path))
+    for codec, fed in kinds:
+        entries = {seed: read(path, seed=seed, codec=codec, error_feedback=fed)[0]["result"]
+                   for seed in seeds}
+        one = entries[seeds[0]]
+        print(f"| {codec} | {'' if codec == 'none' else 'yes' if fed == 'true' else 'no'} "
+              f"| {one['compression']:.1f} | {first['wire_bytes'] / one['wire_bytes']:.1f} |"
+              + "".join(f" {entries[s]['val_loss']:.4f} "
+                        f"| {100 * (entries[s]['val_loss'] / plain[s]['val_loss'] - 1):+.2f} % |"
+                        for s in seeds))
+
+
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (run, machine, settings, compare, scaling, allreduce)}
+    commands = {f.__name__: f for f in (run, machine, settings, compare, scaling, allreduce,
+                                      run_of, learning)}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         raise SystemExit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,46 @@
+#!/bin/bash
+# What codecs do to learning: the quickstart's training with 2 ranks, the same steps and seed, once per
+# codec with error feedback and without. Markdown on stdout, progress on stderr. Times do not count
+# here, so the machine need not be quiet. The quickstart's token shards must be there.
+#   tests/bench/learning.sh [--seeds "1337 1 2"] [--steps N=450] > FILE
+set -euo pipefail
+call="$0 $*"
+seeds=1337 steps=450
+# shellcheck source=tests/bench/common.sh
+source "$(dirname "$0")/common.sh"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --seeds) seeds=${2:-}; for seed in $seeds; do positive "$seed" "$1"; done ;;
+    --steps) steps=${2:-}; positive "$steps" "$1" ;;
+    *) usage >&2; exit 64 ;;
+  esac
+  shift 2
+done
+need_trainer
+ls "$root"/runs/quickstart/data/tokens/val_*.bin > /dev/null ||
+  { echo "learning.sh: no token shards; run examples/quickstart.sh first" >&2; exit 64; }
+
+runs=$(mktemp -d)
+trap 'rm -rf "$runs" "$results"' EXIT
+cd "$root"
+train() { # SEED CODEC ERROR_FEEDBACK
+  local run=$runs/$1-$2-$3
+  mpirun -q --oversubscribe --bind-to none -np 2 "$trainer" --config configs/quickstart.json \
+    --set run_dir="$run" --set train.seed="$1" --set train.steps="$steps" --set train.sample_tokens=1 \
+    --set checkpoint.every=0 --set dist.compression.codec="$2" \
+    --set dist.compression.error_feedback="$3" > "$runs/log" 2>&1 || { cat "$runs/log" >&2; exit 1; }
+  report run_of "$results" "$run" seed="$1" codec="$2" error_feedback="$3"
+  rm -rf "$run"
+}
+
+echo "## Learning with compressed gradients"
+report machine
+echo "- command: \`$call\`"
+echo
+for seed in $seeds; do
+  train "$seed" none true
+  for codec in bf16 int8 topk sign; do
+    for error_feedback in true false; do train "$seed" $codec $error_feedback; done
+  done
+done
+report learning "$results"
