@@ -6,7 +6,7 @@ and make tables of pairs. Standard library only.
     report.py machine                            processor, commit, date, as markdown
     report.py settings FILE MODEL                PyTorch's settings worth more rounds, one per line
     report.py run_of FILE RUN_FOLDER KEY=VALUE...  appends how well that run learned to FILE
-    report.py compare|scaling|allreduce|learning FILE    the table, as markdown
+    report.py compare|scaling|allreduce|stages|learning FILE    the table, as markdown
 """
 import datetime
 import json
@@ -174,6 +174,23 @@ def allreduce(path):
               f"| {sum(r['ours']['wrong'] for r in rows)} |")
 
 
+def stages(path):
+    entries = read(path)
+    base = {e["tags"]["round"]: e["result"] for e in entries if e["tags"]["stage"] == "0"}
+    print("Step time over that of stage 0 in the same round; median (least to largest). Exposed: "
+          "communication that\nbackward and forward did not hide, median of medians.\n\n"
+          "| zero_stage | rounds | step, ms | over stage 0 | exposed, ms | peak memory, MB |\n"
+          "|---|---|---|---|---|---|")
+    for stage in sorted({e["tags"]["stage"] for e in entries}):
+        mine = read(path, stage=stage)
+        step = [e["result"]["step_ms"]["median"] for e in mine]
+        ratios = [ms / base[e["tags"]["round"]]["step_ms"]["median"] for ms, e in zip(step, mine)]
+        exposed = median(e["result"]["exposed_comm_ms"]["median"] for e in mine)
+        peak = median(e["result"]["memory"]["total"]["peak"] for e in mine)
+        print(f"| {stage} | {len(mine)} | {median(step):.0f} | {spread(ratios, 3)} | {exposed:.1f} "
+              f"| {1e-6 * peak:.0f} |")
+
+
 def learning(path):
     seeds = sorted({entry["tags"]["seed"] for entry in read(path)})
     plain = {seed: read(path, seed=seed, codec="none")[0]["result"] for seed in seeds}
@@ -197,7 +214,7 @@ def learning(path):
 
 if __name__ == "__main__":
     commands = {f.__name__: f for f in (run, machine, settings, compare, scaling, allreduce,
-                                      run_of, learning)}
+                                      run_of, stages, learning)}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         raise SystemExit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])
