@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 
 #include "core/error.h"
@@ -58,6 +59,16 @@ std::string to_string(const MemoryStats& stats) {
   for (int c = 0; c < category_count; ++c)
     text += fmt::format("{} {}, ", name_of(static_cast<Category>(c)), stats.current[c]);
   return text + fmt::format("held {} bytes", stats.held);
+}
+
+void MemorySource::read(void* to_host, const void* here, size_t bytes) {
+  if (bytes > 0) std::memcpy(to_host, here, bytes);
+}
+void MemorySource::write(void* here, const void* from_host, size_t bytes) {
+  if (bytes > 0) std::memcpy(here, from_host, bytes);
+}
+void MemorySource::zero(void* here, size_t bytes) {
+  if (bytes > 0) std::memset(here, 0, bytes);
 }
 
 MemorySource& host_memory() {

@@ -31,13 +31,22 @@ struct MemoryStats {
 // "parameters 1024, gradients 0, .., held 4096 bytes": what is in use, for messages.
 std::string to_string(const MemoryStats& stats);
 
-// Where an allocator takes its memory from: the host, or a device.
+// Where an allocator takes its memory from: the host, or a device. The host reads and writes it
+// through this interface alone; the defaults are those of memory that is the host's.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  virtual void* allocate(
-      size_t bytes) = 0;  // 64-byte aligned or better; Error naming bytes if it fails
+  // 64-byte aligned or better; Error naming bytes if it fails.
+  virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* p, size_t bytes) = 0;
+
+  // Whether the host may follow pointers into it.
+  virtual bool on_host() const { return true; }
+  // On a device these take their turn among its kernels. read returns when the host has the bytes,
+  // write when `from` may change again; neither waits for more than that.
+  virtual void read(void* to_host, const void* here, size_t bytes);
+  virtual void write(void* here, const void* from_host, size_t bytes);
+  virtual void zero(void* here, size_t bytes);
 };
 MemorySource& host_memory();
 
@@ -53,6 +62,7 @@ class Storage {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   Category category() const { return category_; }
+  MemorySource& memory() const;  // that the bytes lie in, borrowed ones too
   bool bound() const { return data_ != nullptr || bytes_ == 0; }
 
   void release();  // gives the memory back; the handle stays
@@ -87,6 +97,7 @@ class Allocator {
   std::shared_ptr<Storage> adopt(void* data, size_t bytes, Category category,
                                  std::shared_ptr<void> owner);
 
+  MemorySource& memory() const { return source_; }
   MemoryStats stats() const;
   void reset_peak();
   void release_cached();  // returns what is cached to the system
@@ -106,6 +117,10 @@ class Allocator {
   std::map<size_t, std::vector<void*>> free_;  // by size class
   MemoryStats stats_;
 };
+
+inline MemorySource& Storage::memory() const {
+  return allocator_->memory();
+}
 
 // The calling thread allocates from `allocator` while the scope lives.
 class AllocatorScope {

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/functors.h"
 #include "core/step_scalars.h"
+#include "core/stream.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -54,6 +56,13 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  virtual std::string description() const { return name(); }  // of the device, for the log
+  // The queue that kernels join.
+  virtual Stream& stream() = 0;
+  // How many elements one kernel should get where the caller may cut: a cell where the next kernel
+  // finds it in the cache, everything where each kernel has to be launched. A multiple of
+  // cell_size.
+  virtual int64_t piece() const = 0;
 
   // ---- movement and elementwise; any strides, any mix of fp32 and bf16
   virtual void fill(Tensor& out, float value) = 0;
@@ -127,6 +136,15 @@ class Backend {
   // partials [cells] f64: the sum of squares of each cell of x fp32 (exact products, fp64 sums, in
   // a fixed order). Not finite exactly if the cell holds a non-finite element.
   virtual void cell_norms(const Tensor& x, Tensor& partials) = 0;
+
+  // ---- bytes and floats in a row, for sums over ranks; on the CPU by the calling thread alone
+  virtual void move(const void* from, void* to, size_t bytes) = 0;  // no overlap
+  virtual void zero(void* at, size_t bytes) = 0;
+  virtual void add(const float* x, float* sum, int64_t n) = 0;  // sum += x
+  // Every one of outs gets the sum of `parts`, n floats each, as a balanced binary tree in their
+  // order: ((0+1)+(2+3))+4. An out may be one of the parts.
+  virtual void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
+                        int64_t n) = 0;
 };
 
 // The backend of the calling thread; the CPU's until a scope says otherwise.

@@ -2,7 +2,6 @@
 #include "core/tensor.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/autograd.h"
 
@@ -55,7 +54,7 @@ Tensor Tensor::empty(Shape shape, DType dtype) {
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
   Tensor t = empty(std::move(shape), dtype);
-  if (t.numel() > 0) std::memset(t.raw(), 0, t.bytes());
+  t.storage()->memory().zero(t.raw(), t.bytes());
   return t;
 }
 
@@ -79,6 +78,16 @@ void* Tensor::raw() const {
     fail(Exit::internal, "[tensor] storage of {} is released; gather it first", to_string(*this));
   return static_cast<std::byte*>(impl_->storage->data()) +
          impl_->offset * static_cast<int64_t>(size_of(impl_->dtype));
+}
+
+void Tensor::copy_from_host(const void* values) const {
+  check(contiguous(), "[tensor] {} is not contiguous; copy it first", to_string(*this));
+  storage()->memory().write(raw(), values, bytes());
+}
+
+void Tensor::copy_to_host(void* values) const {
+  check(contiguous(), "[tensor] {} is not contiguous; copy it first", to_string(*this));
+  storage()->memory().read(values, raw(), bytes());
 }
 
 Tensor Tensor::view(Shape shape, Shape strides, int64_t offset) const {
@@ -136,6 +145,19 @@ Leaf& Tensor::leaf() const {
 
 const Tensor& Tensor::grad() const {
   return leaf().grad;
+}
+
+void visit_bytes(const Tensor& t, const std::function<void(const void* piece, size_t)>& visit) {
+  check(t.contiguous(), "[tensor] {} is not contiguous; copy it first", to_string(t));
+  MemorySource& memory = t.storage()->memory();
+  if (memory.on_host()) return visit(t.raw(), t.bytes());
+  constexpr size_t most = size_t{16} << 20;
+  std::vector<std::byte> piece(std::min(most, t.bytes()));
+  for (size_t at = 0; at < t.bytes(); at += most) {
+    const size_t bytes = std::min(most, t.bytes() - at);
+    memory.read(piece.data(), static_cast<const std::byte*>(t.raw()) + at, bytes);
+    visit(piece.data(), bytes);
+  }
 }
 
 std::vector<int64_t> Tensor::element_offsets() const {

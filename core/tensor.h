@@ -3,6 +3,8 @@
 // file knows no arithmetic: ops are free functions in core/ops/. Read next: autograd.h.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +54,10 @@ class Tensor {
   T* data() const;
   void* raw() const;  // the same without the type
 
+  // All elements of a contiguous tensor from and to the host, wherever they lie.
+  void copy_from_host(const void* values) const;
+  void copy_to_host(void* values) const;
+
   // Another view of the same elements, outside the graph (ops in core/ops/shape.h record
   // gradients).
   Tensor view(Shape shape, Shape strides, int64_t offset) const;
@@ -94,6 +100,9 @@ class Tensor {
 
 std::string to_string(const Tensor& t);  // "bf16[2, 3]", for messages
 
+// The bytes of a contiguous tensor, in order, in pieces that lie on the host.
+void visit_bytes(const Tensor& t, const std::function<void(const void* piece, size_t)>& visit);
+
 // How modules, optimizers, the gradient exchange and checkpoints speak of parameters and their
 // state.
 struct NamedTensor {
@@ -113,23 +122,31 @@ Tensor Tensor::from(const std::vector<T>& values, Shape shape) {
   Tensor t = empty(std::move(shape), dtype_of<T>());
   check(t.numel() == static_cast<int64_t>(values.size()), "[tensor] {} values for {}",
         values.size(), to_string(t));
-  std::copy(values.begin(), values.end(), t.data<T>());
+  t.copy_from_host(values.data());
   return t;
 }
 
 template <class T>
 std::vector<T> Tensor::to_vector() const {
-  std::vector<T> values;
-  values.reserve(numel());
   const T* p = data<T>();
-  for (int64_t o : element_offsets()) values.push_back(p[o]);
+  std::vector<T> values(static_cast<size_t>(numel()));
+  if (contiguous()) {
+    copy_to_host(values.data());
+    return values;
+  }
+  const std::vector<int64_t> offsets = element_offsets();
+  std::vector<T> all(static_cast<size_t>(*std::ranges::max_element(offsets) + 1));
+  storage()->memory().read(all.data(), p, all.size() * sizeof(T));
+  for (size_t i = 0; i < offsets.size(); ++i) values[i] = all[offsets[i]];
   return values;
 }
 
 template <class T>
 T Tensor::item() const {
   check(numel() == 1, "[tensor] item() of {}; one element is right", to_string(*this));
-  return *data<T>();
+  T value;
+  storage()->memory().read(&value, data<T>(), sizeof value);
+  return value;
 }
 
 }  // namespace lockstep

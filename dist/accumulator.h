@@ -2,7 +2,6 @@
 // bucket_exchange.cpp.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <vector>
 
@@ -36,11 +35,12 @@ class Accumulator {
       if (micro.index == 0)
         move(x, out, count);
       else
-        add_to(out, x, count);
+        backend().add(x, out, count);
       return;
     }
     size_t level = 0;
-    for (; micro.index >> level & 1; ++level) add_to(x, open_[level].data<float>() + offset, count);
+    for (; micro.index >> level & 1; ++level)
+      backend().add(open_[level].data<float>() + offset, x, count);
     move(x, micro.last() ? out : open_[level].data<float>() + offset, count);
   }
 
@@ -48,10 +48,7 @@ class Accumulator {
 
  private:
   static void move(const float* from, float* to, int64_t count) {
-    if (from != to) std::copy_n(from, count, to);
-  }
-  static void add_to(float* sum, const float* x, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) sum[i] += x[i];
+    if (from != to) backend().move(from, to, static_cast<size_t>(count) * sizeof(float));
   }
 
   const bool tree_;

@@ -9,9 +9,9 @@
 #include "core/autograd.h"
 #include "core/backend.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "dist/accumulator.h"
 #include "dist/placement.h"
-#include "dist/tree_sum.h"
 
 namespace lockstep {
 
@@ -103,30 +103,35 @@ struct WireRun {
   bool compressed;  // else it travels as plain fp32
 };
 
-// Part p of the wire: where each of its runs begins, then the runs, each as long as its codec made
-// it. So a reader finds them whoever wrote them.
+// Part p of the wire: its runs, one after the other. Where a codec makes them as long as it likes,
+// a table in front says where each begins, so that a reader finds them whoever wrote them.
 class WirePart {
  public:
-  explicit WirePart(const std::vector<WireRun>& runs) : runs_(runs) {}
-
-  size_t header_bytes() const { return wire_aligned(runs_.size() * sizeof(uint64_t)); }
-  size_t capacity() const {
-    size_t bytes = header_bytes();
-    for (const WireRun& run : runs_) bytes += run.codec->capacity(run.shape);
-    return bytes;
+  explicit WirePart(const std::vector<WireRun>& runs)
+      : runs_(runs), with_table_(std::ranges::any_of(runs, [](const WireRun& run) {
+          return !run.codec->fixed_size();
+        })) {
+    uint64_t at = with_table_ ? wire_aligned(runs.size() * sizeof at) : 0;
+    for (const WireRun& run : runs) {
+      begins_.push_back(at);
+      at += run.codec->capacity(run.shape);
+    }
+    begins_.push_back(at);
   }
-  static const std::byte* begin_of(ByteView part, size_t run) {
-    uint64_t at;
-    std::memcpy(&at, part.data() + run * sizeof at, sizeof at);
+
+  size_t capacity() const { return begins_.back(); }
+  const std::byte* begin_of(ByteView part, size_t run) const {
+    uint64_t at = begins_[run];
+    if (with_table_) std::memcpy(&at, part.data() + run * sizeof at, sizeof at);
     return part.data() + at;
   }
 
   // encode(run index, where) returns the bytes it took; the sum of all is returned.
   template <class Encode>
   size_t write(std::span<std::byte> part, Encode&& encode) const {
-    uint64_t at = header_bytes();
+    uint64_t at = begins_[0];
     for (size_t i = 0; i < runs_.size(); ++i) {
-      std::memcpy(part.data() + i * sizeof at, &at, sizeof at);
+      if (with_table_) std::memcpy(part.data() + i * sizeof at, &at, sizeof at);
       at += encode(i, part.data() + at);
     }
     return at;
@@ -134,6 +139,8 @@ class WirePart {
 
  private:
   std::span<const WireRun> runs_;
+  const bool with_table_;
+  std::vector<uint64_t> begins_;  // without a table; the last is the end
 };
 
 bool any_lossy(const std::vector<WireRun>& runs) {
@@ -177,7 +184,7 @@ class Residual {
   // Adds it to x, which is [count] at `offset` of the layout.
   void add_to(float* x, int64_t offset, int64_t count, bool first) const {
     const float* rest = (first ? committed_ : pending_).data<float>() + offset;
-    for (int64_t i = 0; i < count; ++i) x[i] += rest[i];
+    backend().add(rest, x, count);
   }
   float* pending(int64_t offset) { return pending_.data<float>() + offset; }
   void commit() { std::swap(committed_, pending_); }
@@ -194,11 +201,7 @@ class Staged : public BucketExchange {
  public:
   Staged(const ExchangeRules& rules, Communicator& communicator,
          const std::vector<NamedTensor>& parameters, const Bucket& bucket)
-      : rules_(rules),
-        communicator_(communicator),
-        parameters_(parameters),
-        bucket_(bucket),
-        scratch_(static_cast<size_t>(communicator.size() * cell_size)) {
+      : rules_(rules), communicator_(communicator), parameters_(parameters), bucket_(bucket) {
     for (bool compressed : {false, true})
       for (const auto& part : bucket.parts)
         runs_[compressed].push_back(plan_runs(rules, compressed, parameters, part));
@@ -317,7 +320,7 @@ class Staged : public BucketExchange {
   // The tree over this rank's micro steps; true when it is complete.
   bool add_locally(const MicroStep& micro) {
     for (size_t m = 0; m < members_.size(); ++m)
-      parallel_pieces(members_[m].numel(), cell_size, [&](int64_t begin, int64_t end) {
+      parallel_pieces(members_[m].numel(), backend().piece(), [&](int64_t begin, int64_t end) {
         local_sum_->add(micro, bucket_.members[m].offset + begin, members_[m].data<float>() + begin,
                         end - begin);
       });
@@ -338,7 +341,7 @@ class Staged : public BucketExchange {
       float* x = gradient(run.cells);
       const bool fed = sent_.kept() && run.compressed;
       if (fed)
-        parallel_pieces(run.cells.elements, cell_size, [&](int64_t begin, int64_t end) {
+        parallel_pieces(run.cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
           sent_.add_to(x + begin, run.cells.offset + begin, end - begin,
                        !rules_.reduced || micro.index == 0);
         });
@@ -364,22 +367,36 @@ class Staged : public BucketExchange {
   void sum(std::span<const ByteView> views, const MicroStep& micro) {
     set_num_threads(1);
     const std::vector<WireRun>& runs = mine(compressed_);
-    std::vector<const float*> parts;
-    for (size_t r = 0; r < views.size(); ++r) parts.push_back(scratch_.data() + r * cell_size);
-    float* total = scratch_.data();
-    for (size_t i = 0; i < runs.size(); ++i)
-      for (int64_t cell = 0; cell < runs[i].cells.cells; ++cell) {
-        for (size_t r = 0; r < views.size(); ++r)
-          runs[i].codec->decode_cell(runs[i].shape, WirePart::begin_of(views[r], i), cell,
-                                     scratch_.data() + r * cell_size);
-        const int64_t count = runs[i].shape.cell_elements(cell);
-        tree_sum(parts, {&total, 1}, static_cast<size_t>(count));
-        sum_->add(micro, shard_[i].offset() + cell * cell_size, total, count);
-      }
+    const WirePart wire(runs);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      std::vector<const std::byte*> encoded;
+      for (ByteView view : views) encoded.push_back(wire.begin_of(view, i));
+      sum_run(runs[i], encoded, micro, shard_[i].offset());
+    }
     if (!micro.last()) return;
     const size_t used = encode_sum();
     measure(shard_, norms_);
     if (rules_.gather) gather(used);
+  }
+
+  // Of every rank's encoding of a run, piece by piece.
+  void sum_run(const WireRun& run, const std::vector<const std::byte*>& encoded,
+               const MicroStep& micro, int64_t offset) {
+    const int64_t piece = std::min(backend().piece(), run.cells.cells * cell_size);
+    const bool plain = run.codec->plain(encoded[0]) != nullptr;
+    const Scratch<float> scratch(piece * (plain ? 1 : std::ssize(encoded)));
+    float* total = scratch.data();
+    std::vector<const float*> parts(encoded.size());
+    for (int64_t at = 0; at < run.cells.elements; at += piece) {
+      for (size_t r = 0; r < encoded.size(); ++r) {
+        float* decoded = scratch.data() + static_cast<int64_t>(r) * piece;
+        parts[r] = plain ? run.codec->plain(encoded[r]) + at : decoded;
+        if (!plain) run.codec->decode_cell(run.shape, encoded[r], at / cell_size, decoded);
+      }
+      const int64_t count = std::min(piece, run.cells.elements - at);
+      backend().tree_sum(parts, {&total, 1}, count);
+      sum_->add(micro, offset + at, total, count);
+    }
   }
 
   // Into my own part, which nobody else reads until it is gathered. Returns the bytes used.
@@ -401,6 +418,8 @@ class Staged : public BucketExchange {
   }
 
   static void decode(const WireRun& run, const std::byte* wire, float* out) {
+    if (const float* plain = run.codec->plain(wire))
+      return backend().move(plain, out, run.cells.elements * sizeof(float));
     for (int64_t cell = 0; cell < run.cells.cells; ++cell)
       run.codec->decode_cell(run.shape, wire, cell, out + cell * cell_size);
   }
@@ -413,8 +432,9 @@ class Staged : public BucketExchange {
         [this](auto views) {
           for (size_t r = 0; r < views.size(); ++r) {
             const std::vector<WireRun>& runs = runs_[compressed_][r];
+            const WirePart wire(runs);
             for (size_t i = 0; i < runs.size(); ++i)
-              decode(runs[i], WirePart::begin_of(views[r], i), gradient(runs[i].cells));
+              decode(runs[i], wire.begin_of(views[r], i), gradient(runs[i].cells));
           }
         },
         used);
@@ -439,7 +459,6 @@ class Staged : public BucketExchange {
   int64_t shard_elements_ = 0;
   std::vector<Tensor> shard_, norms_;  // by run of my part
   Residual sent_, owned_;              // laid out as the bucket, as my shard
-  std::vector<float> scratch_;         // a cell of every rank
   bool compressed_ = false;            // this step
   std::vector<Work> exchanges_;
   Work gather_;  // written before the last exchange is done

@@ -55,6 +55,13 @@ class Codec {
   virtual size_t encode(const CodecRun& run, const float* x, std::byte* wire,
                         float* rest) const = 0;
 
+  // The fp32 elements of a run, if its encoding is just that: nothing to decode. Such a codec works
+  // on devices as well, the others read and write on the host.
+  virtual const float* plain([[maybe_unused]] const std::byte* wire) const { return nullptr; }
+
+  // Every run takes its capacity, whatever is in it.
+  virtual bool fixed_size() const = 0;
+
   // Overwrites `out` with the cell-th cell of the run: cell_size elements, or what the run's last
   // cell has.
   virtual void decode_cell(const CodecRun& run, const std::byte* wire, int64_t cell,
@@ -65,6 +72,7 @@ class Codec {
 // wire. What remains to be written is what happens to one cell of n elements.
 class CellCodec : public Codec {
  public:
+  bool fixed_size() const final { return true; }
   size_t capacity(const CodecRun& run) const final;
   size_t encode(const CodecRun& run, const float* x, std::byte* wire, float* rest) const final;
   void decode_cell(const CodecRun& run, const std::byte* wire, int64_t cell,

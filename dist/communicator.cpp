@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist/tree_sum.h"
+#include "core/backend.h"
 #include "dist/work_state.h"
 
 namespace lockstep {
@@ -36,7 +36,8 @@ bool Work::done() const {
 }
 
 void Work::wait() const {
-  if (state_) state_->wait();
+  if (!state_) return;
+  if (const EventPtr event = state_->wait()) backend().stream().wait(event);
 }
 
 Work::Timing Work::timing() const {
@@ -74,7 +75,7 @@ void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::
   std::vector<float*> sums;
   for (ByteView view : views) parts.push_back(reinterpret_cast<const float*>(view.data()));
   for (std::span<std::byte> out : outs) sums.push_back(reinterpret_cast<float*>(out.data()));
-  tree_sum(parts, sums, outs[0].size() / sizeof(float));
+  backend().tree_sum(parts, sums, static_cast<int64_t>(outs[0].size() / sizeof(float)));
 }
 
 Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window) {

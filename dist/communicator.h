@@ -53,8 +53,10 @@ class Work {
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool done() const;
-  void wait() const;      // sleeps until done; throws what the operation or its reader failed with
-  Timing timing() const;  // of an operation that is done
+  // Sleeps until done; throws what the operation or its reader failed with. On a device, done means
+  // that all of it is queued: what the calling thread queues from now on runs after it.
+  void wait() const;
+  Timing timing() const;    // of an operation that is done
   Traffic traffic() const;  // likewise; that of an all_reduce counts both ways
 
  private:
@@ -191,7 +193,7 @@ class PhaseScope {
 // allow.
 std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain = 1);
 
-// Sums floats over ranks in the order of tree_sum.h: a Combine, ...
+// Sums floats over ranks in the order of Backend::tree_sum: a Combine, ...
 void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::byte>> outs);
 // ... and with it my part of the sum into part(rank()), or the whole sum into mine().
 Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window);

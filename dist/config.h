@@ -53,8 +53,10 @@ struct DistConfig {
   template <class V>
   void visit(V& v) {
     v("backend", backend,
-      "who the ranks are: mpi (processes started by mpirun) or local (threads of this process)",
-      Choices{"mpi", "local"});
+      "who the ranks are: mpi (processes started by mpirun), local (threads of this process) or "
+      "nccl "
+      "(mpirun's again, with a GPU each that NCCL connects; the others go through the host)",
+      Choices{"mpi", "local", "nccl"});
     v("local_ranks", local_ranks, "number of ranks of backend local", Range{1, 64});
     v("zero_stage", zero_stage,
       "what is split among the ranks: 0 nothing; 1 optimizer state and updates; 2 also gradients; "

@@ -41,6 +41,11 @@ std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
                                                  std::vector<NamedTensor> parameters,
                                                  std::vector<size_t> unit_of, SumOrder order) {
+  const std::string& codec = config.compression.codec;
+  if (codec != "none" && !Allocator::current().memory().on_host())
+    fail(Exit::config,
+         "[dist.compression.codec] {} has no kernels for the device; use none, or train.device cpu",
+         codec);
   if (config.reducer == "naive") return make_naive(config, communicator, std::move(parameters));
   return make_reducer(reducer_options(config, order), communicator, std::move(parameters),
                       std::move(unit_of));

@@ -4,7 +4,6 @@
 #include "dist/naive.h"
 
 #include <chrono>
-#include <cstring>
 
 #include "core/autograd.h"
 #include "core/backend.h"
@@ -70,19 +69,18 @@ class Naive : public DataParallel {
   // Sums this rank's gradients over ranks, into means_ or on top of what earlier micro steps left.
   void exchange_all(bool accumulate) {
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const auto mine = windows_[i]->mine();
       communicator_.reclaim(windows_[i]).wait();
       if (leaf(i).has_grad())
-        std::memcpy(mine.data(), leaf(i).grad.raw(), mine.size());
+        backend().copy(leaf(i).grad, sums_[i], false);
       else
-        count_as_zero(i, mine);
+        count_as_zero(i);
       all_reduce(windows_[i]);
       backend().copy(sums_[i], means_[i], accumulate);
     }
   }
 
-  void count_as_zero(size_t i, std::span<std::byte> mine) {
-    std::memset(mine.data(), 0, mine.size());
+  void count_as_zero(size_t i) {
+    backend().fill(sums_[i], 0.0f);
     if (first_step_ && micro_.last()) unused_.push_back(parameters_[i].name);
   }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "core/backend.h"
@@ -152,7 +151,7 @@ class Gathered : public Windowed {
     for (size_t m = 0; m < bucket.members.size(); ++m) {
       const Tensor& tensor = parameters_[bucket.members[m].parameter].tensor;
       std::byte* home = window->mine().data() + offset[m];
-      std::memcpy(home, tensor.raw(), tensor.bytes());
+      backend().move(tensor.raw(), home, tensor.bytes());
       tensor.storage()->release();
       tensor.storage()->rebind(home, storage);
     }
@@ -230,7 +229,7 @@ class Sharded : public Windowed {
         Allocator::current().adopt(mine.data(), mine.size(), Category::parameters, window);
     size_t at = 0;
     for (const CellRun& run : bucket.parts[communicator_.rank()]) {
-      std::memcpy(mine.data() + at, address(run), bytes(run));
+      backend().move(address(run), mine.data() + at, bytes(run));
       add_shard(run, storage, at);
       at += aligned(bytes(run));
     }
@@ -252,7 +251,7 @@ class Sharded : public Windowed {
     for (size_t r = 0; r < views.size(); ++r) {
       size_t at = 0;
       for (const CellRun& run : buckets_[b].parts[r]) {
-        std::memcpy(address(run), views[r].data() + at, bytes(run));
+        backend().move(views[r].data() + at, address(run), bytes(run));
         at += aligned(bytes(run));
       }
     }

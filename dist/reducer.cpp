@@ -141,6 +141,8 @@ class Reducer : public DataParallel {
     norm_window_ = communicator_.window("gradient norms", bytes);
     const auto storage = Allocator::current().adopt(
         norm_window_->mine().data(), norm_window_->bytes(), Category::buffers, norm_window_);
+    all_norms_ = Tensor::over(
+        storage, 0, {static_cast<int64_t>(norm_window_->bytes() / sizeof(double))}, DType::f64);
     auto at =
         static_cast<int64_t>(norm_window_->part_offset(communicator_.rank()) / sizeof(double));
     for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -234,7 +236,8 @@ class Reducer : public DataParallel {
 
   // The norm window holds, rank after rank, the cells of its parts of all buckets.
   void collect_norms() {
-    const auto* sums = reinterpret_cast<const double*>(norm_window_->mine().data());
+    const std::vector<double> all = all_norms_.to_vector<double>();
+    auto sums = all.begin();
     for (int r = 0; r < communicator_.size(); ++r)
       for (const Bucket& bucket : buckets_)
         for (const CellRun& run : bucket.parts[r]) {
@@ -268,6 +271,7 @@ class Reducer : public DataParallel {
   std::vector<WindowPtr> windows_;
   std::vector<std::shared_ptr<Storage>> counted_;
   WindowPtr norm_window_;
+  Tensor all_norms_;           // all of it
   std::vector<Tensor> means_;  // by shard; their memory stays
   std::vector<std::string> unused_;
   MicroStep micro_;

@@ -42,7 +42,12 @@ std::string describe_with_hashes(std::span<const NamedTensor> tensors) {
   std::string lines;
   for (const auto& [name, t] : tensors) {
     check(t.contiguous(), "[verify] '{}' {} is not contiguous", name, to_string(t));
-    lines += fmt::format("{} {} {:016x}\n", name, to_string(t), XXH3_64bits(t.raw(), t.bytes()));
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
+                                                                        XXH3_freeState);
+    XXH3_64bits_reset(hash.get());
+    visit_bytes(
+        t, [&](const void* piece, size_t bytes) { XXH3_64bits_update(hash.get(), piece, bytes); });
+    lines += fmt::format("{} {} {:016x}\n", name, to_string(t), XXH3_64bits_digest(hash.get()));
   }
   return lines;
 }

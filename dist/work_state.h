@@ -5,17 +5,20 @@
 #include <exception>
 #include <mutex>
 
+#include "core/stream.h"
 #include "dist/communicator.h"
 
 namespace lockstep {
 
 class Work::State {
  public:
-  void finish(const Timing& timing, const Traffic& traffic) {
+  // On a device the result is there when `event` is reached.
+  void finish(const Timing& timing, const Traffic& traffic, EventPtr event = nullptr) {
     {
       std::lock_guard lock(mutex_);
       timing_ = timing;
       traffic_ = traffic;
+      event_ = std::move(event);
       done_ = true;
     }
     changed_.notify_all();
@@ -32,10 +35,11 @@ class Work::State {
     std::lock_guard lock(mutex_);
     return done_;
   }
-  void wait() {
+  EventPtr wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
     if (error_) std::rethrow_exception(error_);
+    return event_;
   }
   Timing timing() const {
     std::lock_guard lock(mutex_);
@@ -52,6 +56,7 @@ class Work::State {
   bool done_ = false;
   Timing timing_;
   Traffic traffic_;
+  EventPtr event_;
   std::exception_ptr error_;
 };
 

@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "core/allocator.h"
+#include "core/backend.h"
+#include "core/cuda/open.h"
 #include "core/parallel.h"
 #include "dist/launch.h"
 #include "dist/local.h"
@@ -14,6 +16,7 @@
 #include "dist/verify.h"
 #include "examples/build_info.h"
 #include "examples/config_io.h"
+#include "examples/rank_device.h"
 #include "examples/validate.h"
 
 namespace lockstep {
@@ -57,25 +60,28 @@ void refuse_launcher_of_local_ranks() {
 }  // namespace
 
 void run_ranks(const Config& config, const std::function<void(Communicator&)>& body) {
+  if (config.train.device == "cuda") cuda_uuids();  // one error is enough if there is none
   const bool local = config.dist.backend == "local";
   if (local) {
     refuse_launcher_of_local_ranks();
     validate(config, config.dist.local_ranks);
   }
+  const TransportOptions options{.timeout_s = config.dist.timeout_s,
+                                 .start_timeout_s = config.dist.start_timeout_s,
+                                 .checkpoint_timeout_s = config.dist.checkpoint_timeout_s,
+                                 .eval_timeout_s = config.dist.eval_timeout_s};
   const auto as_rank = [&](Communicator& communicator) {
     communicator.enter({Phase::start, 0});
     if (!local) validate(config, communicator.size());
     check_same_program(communicator, config);
     const int share = share_of_cores(communicator);
     set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads) : share);
-    Allocator allocator(host_memory());
-    AllocatorScope scope(allocator);
-    body(communicator);
+    const RankDevice device(config, communicator, options);
+    Allocator allocator(device.memory());
+    const AllocatorScope memory(allocator);
+    const BackendScope kernels(device.backend());
+    body(device.communicator());
   };
-  const TransportOptions options{.timeout_s = config.dist.timeout_s,
-                                 .start_timeout_s = config.dist.start_timeout_s,
-                                 .checkpoint_timeout_s = config.dist.checkpoint_timeout_s,
-                                 .eval_timeout_s = config.dist.eval_timeout_s};
   if (local)
     run_local(config.dist.local_ranks, options, as_rank);
   else

@@ -1,5 +1,5 @@
 // Starting ranks: processes under mpirun or threads of this process, each with its share of the
-// cores and an allocator of its own. Read next: trainer.h.
+// cores, a device and an allocator of its own. Read next: trainer.h.
 #pragma once
 
 #include <functional>

@@ -17,8 +17,11 @@ namespace lockstep {
 
 namespace {
 
-Tensor to_tensor(const std::vector<int32_t>& ids, int64_t rows) {
-  return Tensor::from(ids, {rows, std::ssize(ids) / rows});
+// Checked here, because the device does not.
+Tensor to_tensor(const std::vector<int32_t>& ids, int64_t rows, int32_t least, int64_t vocab) {
+  const Shape shape{rows, std::ssize(ids) / rows};
+  check_ids("data", ids, shape, least, vocab);
+  return Tensor::from(ids, shape);
 }
 
 // Parameters are gathered and released by the model's children: embedding, blocks, norm, head. The
@@ -86,10 +89,12 @@ StepMetrics Replica::step(int64_t t) {
   const double data_before = loader_->waited_seconds();
 
   plan(t);
-  std::vector<double> losses;
-  for (int64_t micro = 0; micro < accumulation_; ++micro)
-    losses.push_back(train_micro_batch(micro));
+  std::vector<Tensor> sums;
+  for (int64_t micro = 0; micro < accumulation_; ++micro) sums.push_back(train_micro_batch(micro));
   const GradientReport report = gradients_->finish();
+  // Read only now: a device would be waited for.
+  std::vector<double> losses;
+  for (const Tensor& sum : sums) losses.push_back(sum.item<float>());
   const Stopwatch sync;
   const double loss = sum_over_ranks(losses, deal()) / static_cast<double>(tokens_per_step());
   const double sync_ms = sync.ms();
@@ -129,23 +134,29 @@ void Replica::plan(int64_t t) {
   scalars_.lr =
       static_cast<float>(learning_rate(config_.optim, t, config_.train.steps, tokens_per_step()));
   optimizer_->prepare(scalars_, t);
+  kernel_scalars_.write(scalars_);
 }
 
 // Forward and backward; returns the sum of the micro batch's token losses. The gradient is that of
 // the loss divided by the whole step's tokens, so gradients are summed, never averaged, over micro
 // batches and ranks.
-double Replica::train_micro_batch(int64_t micro) {
+Tensor Replica::train_micro_batch(int64_t micro) {
   const Batch& batch = loader_->next();
-  const int64_t rows = config_.train.micro_batch;
   gradients_->begin_micro_step({.step = scalars_.step, .index = micro, .count = accumulation_});
   const ForwardContext context{.training = true,
                                .recompute = config_.train.recompute == "block",
                                .seed = static_cast<uint64_t>(config_.train.seed),
                                .first_sample = batch.first_sample,
-                               .scalars = &scalars_};
-  const Tensor loss = model_.loss(to_tensor(batch.x, rows), to_tensor(batch.y, rows), context);
+                               .scalars = &kernel_scalars_.for_kernels()};
+  const Tensor loss = batch_loss(batch, context);
   backward(scale(loss, static_cast<float>(1.0 / static_cast<double>(tokens_per_step()))));
-  return loss.item<float>();
+  return loss.detach();
+}
+
+Tensor Replica::batch_loss(const Batch& batch, const ForwardContext& context) {
+  const int64_t rows = config_.train.micro_batch, vocab = config_.model.vocab_size;
+  return model_.loss(to_tensor(batch.x, rows, 0, vocab), to_tensor(batch.y, rows, -1, vocab),
+                     context);
 }
 
 // Loss and norm are the same numbers on every rank, and so is what follows from them.
@@ -157,11 +168,12 @@ void Replica::clip_or_skip(const GradientReport& report, double loss) {
   non_finite_ = finite                      ? ""
                 : report.non_finite.empty() ? "the loss"
                                             : "the gradient of " + report.non_finite;
+  kernel_scalars_.write(scalars_);
 }
 
 void Replica::update() {
   for (size_t i = 0; i < gradients_->shards().size(); ++i)
-    optimizer_->step(i, gradients_->gradient(i), scalars_);
+    optimizer_->step(i, gradients_->gradient(i), kernel_scalars_.for_kernels());
   gradients_->end_step(!scalars_.skip);
 }
 
@@ -202,8 +214,7 @@ double Replica::evaluate() {
     // this one for gathering parameters.
     const Batch& batch = loader.next();
     counts.push_back(static_cast<double>(batch.targets));
-    losses.push_back(
-        model_.loss(to_tensor(batch.x, rows), to_tensor(batch.y, rows), {}).item<float>());
+    losses.push_back(batch_loss(batch, {}).item<float>());
   }
   return sum_over_ranks(losses, Deal::blocked) / sum_over_ranks(counts, Deal::blocked);
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/step_scalars.h"
+#include "core/step_buffer.h"
 #include "data/loader.h"
 #include "dist/communicator.h"
 #include "dist/data_parallel.h"
@@ -63,7 +63,8 @@ class Replica {
   void attach_units();
   MemoryModel memory_model() const;
   void plan(int64_t t);
-  double train_micro_batch(int64_t micro);
+  Tensor train_micro_batch(int64_t micro);
+  Tensor batch_loss(const Batch& batch, const ForwardContext& context);
   void clip_or_skip(const GradientReport& report, double loss);
   void update();
   double sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal);
@@ -80,6 +81,7 @@ class Replica {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<Loader> loader_;
   StepScalars scalars_;
+  StepBuffer kernel_scalars_;  // the same, where kernels read them
   int64_t skipped_in_a_row_ = 0;
   std::string non_finite_;  // what made the last step be skipped; empty if it was not
 };

@@ -204,7 +204,7 @@ void SafetensorsFile::read(const std::string& name, const Tensor& into) const {
     bad(path(), "tensor {} is {}{}, {}{} is wanted", in_quotes(name), e.dtype, to_string(e.shape),
         safetensors_name(into.dtype()), to_string(into.shape()));
   const auto from = bytes(name);
-  if (!from.empty()) std::memcpy(into.raw(), from.data(), from.size());
+  into.copy_from_host(from.data());
 }
 
 Tensor SafetensorsFile::load(const std::string& name) const {
@@ -246,7 +246,8 @@ FileSum write_safetensors(const std::string& path, std::span<const NamedTensor> 
   OutputFile file(path, static_cast<int64_t>(sizeof length + length) + offset);
   file.write(&length, sizeof length);
   file.write(text.data(), text.size());
-  for (const NamedTensor* t : order) file.write(t->tensor.raw(), t->tensor.bytes());
+  for (const NamedTensor* t : order)
+    visit_bytes(t->tensor, [&](const void* piece, size_t bytes) { file.write(piece, bytes); });
   return file.finish();
 }
 

@@ -155,7 +155,8 @@ void SavedState::read(const NamedTensor& wanted) const {
   const DType dtype = wanted.tensor.dtype();
   visit_pieces({name.tensor, 0}, begin, end, dtype, [&](int64_t offset, auto bytes) {
     auto* to = static_cast<std::byte*>(wanted.tensor.raw());
-    std::memcpy(to + offset * static_cast<int64_t>(size_of(dtype)), bytes.data(), bytes.size());
+    wanted.tensor.storage()->memory().write(to + offset * static_cast<int64_t>(size_of(dtype)),
+                                            bytes.data(), bytes.size());
   });
 }
 
@@ -172,10 +173,9 @@ void SavedState::check_shape(const NamedTensor& whole) const {
 void SavedState::read_residual(const NamedTensor& wanted, int rank, int ranks) const {
   const PieceName name = parse_name(wanted.name);
   check(name.range && wanted.tensor.contiguous(), "[checkpoint] the residual \"{}\"", wanted.name);
-  float* to = wanted.tensor.data<float>();
-  std::fill_n(to, wanted.tensor.numel(), 0.0f);
-  if (!contains(name.tensor)) return;
-  for (int from = rank; from < ranks_; from += ranks)
+  std::vector<float> sum(static_cast<size_t>(wanted.tensor.numel()));
+  float* to = sum.data();
+  for (int from = rank; from < ranks_ && contains(name.tensor); from += ranks)
     visit_pieces({name.tensor, from}, name.range->first, name.range->second, DType::f32,
                  [&](int64_t offset, auto bytes) {
                    if (from == rank)
@@ -183,6 +183,7 @@ void SavedState::read_residual(const NamedTensor& wanted, int rank, int ranks) c
                    else
                      add_floats(bytes, to + offset);
                  });
+  wanted.tensor.copy_from_host(to);
 }
 
 void SavedState::restore(const std::vector<NamedTensor>& state, int rank, int ranks) const {
@@ -191,7 +192,7 @@ void SavedState::restore(const std::vector<NamedTensor>& state, int rank, int ra
     if (is_residual(name))
       read_residual(wanted, rank, ranks);
     else if (name.ends_with(".owner_residual") && !contains(name))
-      std::fill_n(wanted.tensor.data<float>(), wanted.tensor.numel(), 0.0f);
+      wanted.tensor.storage()->memory().zero(wanted.tensor.raw(), wanted.tensor.bytes());
     else
       read(wanted);
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "core/backend.h"
 #include "core/parallel.h"
 #include "dist/launch.h"
 #include "examples/agree.h"
@@ -116,11 +117,11 @@ void Trainer::write_header() {
   for (const auto& [name, value] : relevant_environment())
     log_->info(fmt::format("environment {}={}", name, value));
   log_->info(
-      fmt::format("{} with {} parameters in {}; step: {} tokens = {} micro batch x {} ranks x {} "
-                  "accumulated x {} long",
+      fmt::format("{} with {} parameters in {} on {}; step: {} tokens = {} micro batch x {} ranks "
+                  "x {} accumulated x {} long",
                   config_.model.arch, model.parameter_count(), config_.train.precision,
-                  replica_.tokens_per_step(), config_.train.micro_batch, where.size,
-                  accumulation(config_, where.size), config_.train.seq_len));
+                  backend().description(), replica_.tokens_per_step(), config_.train.micro_batch,
+                  where.size, accumulation(config_, where.size), config_.train.seq_len));
 }
 
 // What is split, and what it costs.

@@ -66,13 +66,16 @@ void check_optim(const OptimConfig& optim) {
 
 void check_train(const Config& config) {
   const TrainConfig& train = config.train;
-  if (train.device == "cuda")
-    fail(Exit::config,
-         "[train.device] no CUDA device: this build has no CUDA backend; use train.device cpu");
   if (train.seq_len > config.model.max_seq_len)
     fail(Exit::config,
          "[train.seq_len] {} is more than model.max_seq_len {}; shorten the one or raise the other",
          train.seq_len, config.model.max_seq_len);
+}
+
+void check_device(const Config& config) {
+  if (config.dist.backend == "nccl" && config.train.device != "cuda")
+    fail(Exit::config,
+         "[dist.backend] nccl exchanges between GPUs; use train.device cuda, or dist.backend mpi");
 }
 
 void check_compression(const CompressionConfig& compression) {
@@ -172,6 +175,7 @@ void validate(const Config& config, int ranks) {
   check_optim(config.optim);
   check_train(config);
   check_dist(config.dist);
+  check_device(config);
   check_data(config);
   accumulation(config, ranks);
   check_any_world(config, ranks);

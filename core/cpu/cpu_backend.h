@@ -9,6 +9,8 @@ namespace lockstep {
 class CpuBackend : public Backend {
  public:
   const char* name() const override { return "cpu"; }
+  Stream& stream() override { return stream_; }
+  int64_t piece() const override { return cell_size; }
 
   void fill(Tensor& out, float value) override;
   void copy(const Tensor& x, Tensor& out, bool accumulate) override;
@@ -52,6 +54,14 @@ class CpuBackend : public Backend {
   void sgd(const SgdOptions& options, const StepScalars& scalars, const Tensor& grad, Tensor& param,
            Tensor* master, Tensor& momentum) override;
   void cell_norms(const Tensor& x, Tensor& partials) override;
+  void move(const void* from, void* to, size_t bytes) override;
+  void zero(void* at, size_t bytes) override;
+  void add(const float* x, float* sum, int64_t n) override;
+  void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
+                int64_t n) override;
+
+ private:
+  HostStream stream_;
 };
 
 }  // namespace lockstep

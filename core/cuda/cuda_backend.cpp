@@ -1,6 +1,8 @@
 // Tensors in, launchers out. Read next: kernels.h, then any .cu file.
 #include "core/cuda/cuda_backend.h"
 
+#include <bit>
+
 #include "core/cuda/gemm.h"
 #include "core/cuda/kernels.h"
 #include "core/scratch.h"
@@ -72,8 +74,11 @@ Scratch<float> row_sums(int64_t rows, int64_t width) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(CUstream_st* stream)
-    : stream_(stream), gemm_(std::make_unique<CudaGemm>(stream)) {}
+CudaBackend::CudaBackend(CUstream_st* stream, std::string description)
+    : stream_(stream),
+      queue_(stream),
+      description_(std::move(description)),
+      gemm_(std::make_unique<CudaGemm>(stream)) {}
 CudaBackend::~CudaBackend() = default;
 
 void CudaBackend::fill(Tensor& y, float value) {
@@ -279,6 +284,34 @@ void CudaBackend::sgd(const SgdOptions& options, const StepScalars& scalars, con
 
 void CudaBackend::cell_norms(const Tensor& x, Tensor& partials) {
   cuda::cell_norms(stream_, x.data<float>(), partials.data<double>(), x.numel());
+}
+
+void CudaBackend::move(const void* from, void* to, size_t bytes) {
+  cuda::move(stream_, from, to, bytes);
+}
+
+void CudaBackend::zero(void* at, size_t bytes) {
+  cuda::zero(stream_, at, bytes);
+}
+
+void CudaBackend::add(const float* x, float* sum, int64_t n) {
+  cuda::add(stream_, x, sum, n);
+}
+
+// A kernel sums a subtree; what is larger is cut where the tree is.
+void CudaBackend::tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
+                           int64_t n) {
+  if (parts.size() <= cuda::most_parts) {
+    cuda::tree_sum(stream_, parts.data(), static_cast<int>(parts.size()), outs[0], n);
+  } else {
+    const size_t half = std::bit_ceil(parts.size()) / 2;
+    const Scratch<float> left(n), right(n);
+    float* sums[] = {left.data(), right.data()};
+    tree_sum(parts.first(half), {&sums[0], 1}, n);
+    tree_sum(parts.subspan(half), {&sums[1], 1}, n);
+    cuda::tree_sum(stream_, sums, 2, outs[0], n);
+  }
+  for (float* out : outs.subspan(1)) move(outs[0], out, static_cast<size_t>(n) * sizeof(float));
 }
 
 }  // namespace lockstep

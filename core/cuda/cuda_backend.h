@@ -5,10 +5,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/backend.h"
-
-struct CUstream_st;
+#include "core/cuda/stream.h"
 
 namespace lockstep {
 
@@ -16,9 +16,12 @@ class CudaGemm;
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(CUstream_st* stream);
+  explicit CudaBackend(CUstream_st* stream, std::string description = "cuda");
   ~CudaBackend() override;
   const char* name() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+  Stream& stream() override { return queue_; }
+  int64_t piece() const override { return int64_t{1} << 40; }
 
   void fill(Tensor& out, float value) override;
   void copy(const Tensor& x, Tensor& out, bool accumulate) override;
@@ -62,9 +65,16 @@ class CudaBackend : public Backend {
   void sgd(const SgdOptions& options, const StepScalars& scalars, const Tensor& grad, Tensor& param,
            Tensor* master, Tensor& momentum) override;
   void cell_norms(const Tensor& x, Tensor& partials) override;
+  void move(const void* from, void* to, size_t bytes) override;
+  void zero(void* at, size_t bytes) override;
+  void add(const float* x, float* sum, int64_t n) override;
+  void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
+                int64_t n) override;
 
  private:
   CUstream_st* stream_;
+  CudaStream queue_;
+  const std::string description_;
   std::unique_ptr<CudaGemm> gemm_;
 };
 

@@ -88,4 +88,12 @@ void sgd(Stream s, const Sgd& options, const StepScalars* scalars, const float* 
          const Out& param, float* momentum, int64_t n);
 void cell_norms(Stream s, const float* x, double* partials, int64_t n);
 
+// ---- flat.cu
+void move(Stream s, const void* from, void* to, size_t bytes);
+void zero(Stream s, void* at, size_t bytes);
+void add(Stream s, const float* x, float* sum, int64_t n);
+// parts: host memory with `count` pointers, at most most_parts
+constexpr int most_parts = 16;
+void tree_sum(Stream s, const float* const* parts, int count, float* out, int64_t n);
+
 }  // namespace lockstep::cuda

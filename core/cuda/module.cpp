@@ -1,83 +1,70 @@
-// The module's one entry: finds the device, makes its stream, and gives out memory in that stream's
-// order. Read next: cuda_backend.cpp.
-#include <cuda_runtime.h>
-
+// The module's entries: find the devices, open one, and make its streams. Read next: memory.h,
+// cuda_backend.cpp.
+#include "core/cuda/check.h"
 #include "core/cuda/cuda_backend.h"
+#include "core/cuda/memory.h"
 #include "core/cuda/open.h"
 
 namespace lockstep {
 
 namespace {
 
-void check_cuda(cudaError_t result, const char* what) {
-  if (result != cudaSuccess)
-    fail(Exit::internal, "[cuda] {} failed: {}", what, cudaGetErrorString(result));
-}
+enum class Priority { normal, high };
 
-// Memory of the stream: taken and given back in its order, so nobody waits. The Allocator above
-// keeps blocks for reuse; what it gives to a new owner is used by later work of the same stream.
-class StreamMemory : public MemorySource {
- public:
-  explicit StreamMemory(cudaStream_t stream) : stream_(stream) {}
-  void* allocate(size_t bytes) override {
-    void* p = nullptr;
-    const cudaError_t result = cudaMallocAsync(&p, bytes, stream_);
-    if (result == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());  // it would be reported again by the next call
-      fail(Exit::config,
-           "[memory] the GPU refused {} bytes; a smaller train.micro_batch, train.recompute or a "
-           "higher dist.zero_stage needs less",
-           bytes);
-    }
-    check_cuda(result, "cudaMallocAsync");
-    return p;
-  }
-  void release(void* p, size_t) override { static_cast<void>(cudaFreeAsync(p, stream_)); }
-
- private:
-  cudaStream_t stream_;
-};
-
-// Owned apart from the device, so that it outlives what uses it.
+// Owned apart from the lane, so that it outlives what uses it.
 struct OwnedStream {
   cudaStream_t stream = nullptr;
-  OwnedStream() {
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  explicit OwnedStream(Priority priority) {
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+               "cudaDeviceGetStreamPriorityRange");
+    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                            priority == Priority::high ? greatest : least),
+               "cudaStreamCreateWithPriority");
   }
   ~OwnedStream() { static_cast<void>(cudaStreamDestroy(stream)); }
   OwnedStream(const OwnedStream&) = delete;
 };
 
-class Device : public CudaDevice {
+// "NVIDIA H200, 139.8 GiB, sm_90"
+std::string describe(int index) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  return fmt::format("{}, {:.1f} GiB, sm_{}{}", properties.name,
+                     static_cast<double>(properties.totalGlobalMem) / static_cast<double>(1 << 30),
+                     properties.major, properties.minor);
+}
+
+class CudaLane : public Lane {
  public:
-  explicit Device(int index) : memory_(owned_.stream), backend_(owned_.stream) {
-    cudaDeviceProp properties{};
-    check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-    description_ =
-        fmt::format("{}, {:.1f} GiB, sm_{}{}", properties.name,
-                    static_cast<double>(properties.totalGlobalMem) / static_cast<double>(1 << 30),
-                    properties.major, properties.minor);
-  }
-  std::string description() const override { return description_; }
+  CudaLane(Priority priority, int index)
+      : owned_(priority), memory_(owned_.stream), backend_(owned_.stream, describe(index)) {}
+  ~CudaLane() override { static_cast<void>(cudaStreamSynchronize(owned_.stream)); }
   Backend& backend() override { return backend_; }
   MemorySource& memory() override { return memory_; }
-  void copy(void* to, const void* from, size_t bytes) override {
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, owned_.stream),
-               "cudaMemcpyAsync");
-    synchronize();
-  }
-  void synchronize() override {
-    check_cuda(cudaStreamSynchronize(owned_.stream), "cudaStreamSynchronize");
-  }
 
  private:
   OwnedStream owned_;
   StreamMemory memory_;
   CudaBackend backend_;
-  std::string description_;
 };
 
-void check_device(int index) {
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index), lane_(Priority::normal, index) {}
+  Backend& backend() override { return lane_.backend(); }
+  MemorySource& memory() override { return lane_.memory(); }
+  std::unique_ptr<Lane> open_lane() override {
+    return std::make_unique<CudaLane>(Priority::high, index_);
+  }
+  void use() override { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }
+
+ private:
+  const int index_;
+  CudaLane lane_;
+};
+
+int visible_devices() {
   int driver = 0, devices = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
     fail(Exit::config, "no CUDA device: driver not found; use device: cpu");
@@ -85,19 +72,34 @@ void check_device(int index) {
   if (result != cudaSuccess || devices == 0)
     fail(Exit::config, "no CUDA device: {}; use device: cpu",
          result == cudaSuccess ? "none is visible" : cudaGetErrorString(result));
-  if (index < 0 || index >= devices)
-    fail(Exit::config,
-         "no CUDA device {}: {} visible, counted from 0; fewer ranks on this host "
-         "are right",
-         index, devices);
-  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  return devices;
 }
 
 }  // namespace
 
 }  // namespace lockstep
 
-extern "C" lockstep::CudaDevice* lockstep_open_cuda(int index) {
-  lockstep::check_device(index);
-  return new lockstep::Device(index);
+extern "C" void lockstep_cuda_uuids(std::vector<std::string>& uuids) {
+  using namespace lockstep;
+  const int devices = visible_devices();
+  for (int i = 0; i < devices; ++i) {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    std::string uuid;
+    for (char byte : properties.uuid.bytes)
+      uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    uuids.push_back(std::move(uuid));
+  }
+}
+
+extern "C" lockstep::Device* lockstep_open_cuda(int index) {
+  using namespace lockstep;
+  const int devices = visible_devices();
+  if (index < 0 || index >= devices)
+    fail(Exit::config,
+         "no CUDA device {}: {} visible, counted from 0; fewer ranks on this host "
+         "are right",
+         index, devices);
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  return new CudaDevice(index);
 }

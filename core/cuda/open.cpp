@@ -1,35 +1,38 @@
-// Loads the CUDA module: from beside the program, else from where it was built.
+// Loads the CUDA module.
 #include "core/cuda/open.h"
 
-#include <dlfcn.h>
-
-#include <filesystem>
+#include "core/load_module.h"
 
 namespace lockstep {
 
 namespace {
 
-// Never unloaded: the CUDA runtime does not survive that.
-void* load_module() {
+void* load() {
   const std::string built = LOCKSTEP_CUDA_MODULE;
   if (built.empty())
     fail(Exit::config, "no CUDA device: built without nvcc and cuBLAS; use device: cpu");
-  std::error_code unknown;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  std::filesystem::path path = program.parent_path() / std::filesystem::path(built).filename();
-  if (!std::filesystem::exists(path)) path = built;
-  void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!module) fail(Exit::config, "no CUDA device: {}; use device: cpu", dlerror());
+  std::string why;
+  void* module = load_module(built, why);
+  if (!module) fail(Exit::config, "no CUDA device: {}; use device: cpu", why);
   return module;
+}
+
+template <class Function>
+Function* entry(const char* name) {
+  static void* module = load();
+  return reinterpret_cast<Function*>(module_entry(module, name));
 }
 
 }  // namespace
 
-std::unique_ptr<CudaDevice> open_cuda(int index) {
-  static void* module = load_module();
-  const auto open = reinterpret_cast<CudaDevice* (*)(int)>(dlsym(module, "lockstep_open_cuda"));
-  check(open != nullptr, "[cuda] the module has no lockstep_open_cuda: {}", dlerror());
-  return std::unique_ptr<CudaDevice>(open(index));
+std::vector<std::string> cuda_uuids() {
+  std::vector<std::string> uuids;
+  entry<void(std::vector<std::string>&)>("lockstep_cuda_uuids")(uuids);
+  return uuids;
+}
+
+std::unique_ptr<Device> open_cuda(int index) {
+  return std::unique_ptr<Device>(entry<Device*(int)>("lockstep_open_cuda")(index));
 }
 
 }  // namespace lockstep

@@ -5,26 +5,19 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "core/backend.h"
+#include "core/device.h"
 
 namespace lockstep {
 
-// A GPU with one stream, on which kernels, copies and memory follow each other in order.
-class CudaDevice {
- public:
-  virtual ~CudaDevice() = default;
-  virtual std::string description() const = 0;  // "NVIDIA H200, 139.8 GiB, sm_90"
-  virtual Backend& backend() = 0;
-  virtual MemorySource& memory() = 0;
-  // Between host and device memory in any direction; returns when it is done.
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  virtual void synchronize() = 0;
-};
+// What each device that CUDA shows this process is known by everywhere, by index. At least one;
+// else Error (Exit::config): no driver, no device, this build has no CUDA module, or the module
+// does not load. Programs that call it are linked with ENABLE_EXPORTS: the module uses their copy
+// of core.
+std::vector<std::string> cuda_uuids();
 
-// Device `index` of those that CUDA shows this process. Error (Exit::config) if there is none, if
-// this build has no CUDA module, or if the module does not load. Programs that call it are linked
-// with ENABLE_EXPORTS: the module uses their copy of core.
-std::unique_ptr<CudaDevice> open_cuda(int index);
+// Device `index` of those. Same errors.
+std::unique_ptr<Device> open_cuda(int index);
 
 }  // namespace lockstep

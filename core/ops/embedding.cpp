@@ -8,13 +8,18 @@ namespace lockstep {
 void check_ids(const char* op, const Tensor& ids, int64_t least, int64_t vocab) {
   check(ids.defined() && ids.dtype() == DType::i32 && ids.contiguous(),
         "[{}] ids {}; contiguous i32 is right", op, to_string(ids));
-  const int32_t* id = ids.data<int32_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i)
-    if (id[i] < least || id[i] >= vocab)
+  if (ids.storage()->memory().on_host())
+    check_ids(op, std::span(ids.data<int32_t>(), ids.numel()), ids.shape(), least, vocab);
+}
+
+void check_ids(const char* op, std::span<const int32_t> ids, const Shape& shape, int64_t least,
+               int64_t vocab) {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < least || ids[i] >= vocab)
       fail(Exit::data,
-           "[{}] id {} at position {} of {}; {}..{} is right: the data was made with another "
+           "[{}] id {} at position {} of i32{}; {}..{} is right: the data was made with another "
            "tokenizer, or model.vocab_size is too small",
-           op, id[i], i, to_string(ids), least, vocab - 1);
+           op, ids[i], i, to_string(shape), least, vocab - 1);
 }
 
 Tensor embedding(const Tensor& table, const Tensor& ids) {

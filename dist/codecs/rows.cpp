@@ -71,6 +71,7 @@ void pack(const CodecRun& run, int64_t cell, const float* x, std::byte* wire) {
 class Rows final : public Codec {
  public:
   bool lossless() const override { return true; }
+  bool fixed_size() const override { return false; }
 
   size_t capacity(const CodecRun& run) const override {
     size_t bytes = table_bytes(run);

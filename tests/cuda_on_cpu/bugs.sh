@@ -6,13 +6,13 @@ compiler=$1 folder=$2
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$folder"
 flags=(-std=c++20 -g -O1 -Wall -Wextra -Wno-unknown-pragmas -isystem "$here/emulated")
-"$compiler" "${flags[@]}" "$here"/{bugs,scheduler}.cpp -o "$folder/plain"
+"$compiler" "${flags[@]}" "$here"/{bugs,runtime,scheduler}.cpp -o "$folder/plain"
 "$compiler" "${flags[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all -DCUDA_ON_CPU_ASAN \
-  "$here"/{bugs,scheduler}.cpp -o "$folder/address"
+  "$here"/{bugs,runtime,scheduler}.cpp -o "$folder/address"
 # The scheduler is not watched, only the kernels.
 "$compiler" "${flags[@]}" -fno-tree-loop-distribute-patterns -DCUDA_ON_CPU_TSAN -c "$here/scheduler.cpp" \
   -o "$folder/scheduler.o"
-"$compiler" "${flags[@]}" -fsanitize=thread "$here/bugs.cpp" "$folder/scheduler.o" -o "$folder/thread"
+"$compiler" "${flags[@]}" -fsanitize=thread "$here"/{bugs,runtime}.cpp "$folder/scheduler.o" -o "$folder/thread"
 
 failures=0
 # expect BUILD BUG TEXT [ORDER]: what is said contains TEXT; only "clean" ends with 0.

@@ -1,11 +1,14 @@
 // The module's entry on the pretended device: its memory, and what is said without one.
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "core/cuda/open.h"
 #include "tests/core/expect_error.h"
 #include "tests/core/kernel_data.h"
 
-extern "C" lockstep::CudaDevice* lockstep_open_cuda(int index);
+extern "C" lockstep::Device* lockstep_open_cuda(int index);
+extern "C" void lockstep_cuda_uuids(std::vector<std::string>& uuids);
 
 namespace lockstep {
 namespace {
@@ -14,12 +17,15 @@ using namespace test;
 
 class CudaOnCpuDevice : public ::testing::Test {
  protected:
-  ~CudaOnCpuDevice() override { cuda_on_cpu::device = {}; }
+  ~CudaOnCpuDevice() override {
+    cuda_on_cpu::device = {};
+    cuda_on_cpu::streams = {};
+  }
 };
 
 TEST_F(CudaOnCpuDevice, ComputesInItsOwnMemory) {
-  const std::unique_ptr<CudaDevice> device(lockstep_open_cuda(0));
-  EXPECT_EQ(device->description(), "Fibers, 1.5 GiB, sm_90");
+  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  EXPECT_EQ(device->backend().description(), "Fibers, 1.5 GiB, sm_90");
   EXPECT_STREQ(device->backend().name(), "cuda");
   const std::vector<float> host{1, 2, 3, -4};
   std::vector<float> result(4);
@@ -29,17 +35,16 @@ TEST_F(CudaOnCpuDevice, ComputesInItsOwnMemory) {
     const CategoryScope category(Category::parameters);
     Tensor x = Tensor::empty({4}), y = Tensor::empty({4});
     EXPECT_TRUE(std::isnan(x.data<float>()[0]));  // nothing is zero by luck
-    device->copy(x.raw(), host.data(), x.bytes());
+    x.copy_from_host(host.data());
     device->backend().unary(Square(), x, y);
-    device->copy(result.data(), y.raw(), y.bytes());
-    device->synchronize();
+    y.copy_to_host(result.data());
     EXPECT_EQ(memory.stats().current[static_cast<int>(Category::parameters)], 32);
   }
   EXPECT_EQ(result, (std::vector<float>{1, 4, 9, 16}));
 }
 
 TEST_F(CudaOnCpuDevice, OutOfMemoryNamesBytesCategoryAndRemedy) {
-  const std::unique_ptr<CudaDevice> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
   Allocator memory(device->memory());
   const auto held = memory.allocate(1024, Category::gradients);
   cuda_on_cpu::device.free_bytes = 1 << 20;
@@ -62,7 +67,7 @@ TEST_F(CudaOnCpuDevice, WithoutADeviceOneLineSaysWhy) {
 }
 
 TEST_F(CudaOnCpuDevice, HeadsBeyondTheLimitAreRefused) {
-  const std::unique_ptr<CudaDevice> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
   const Heads heads{1, 1, 264};
   const Tensor qkv = random_tensor({1, 2, heads.packed()}, DType::f32, 1);
   Tensor o = Tensor::empty({1, 2, 264}), lse = Tensor::empty({1, 1, 2}), dpre = o;
@@ -70,6 +75,35 @@ TEST_F(CudaOnCpuDevice, HeadsBeyondTheLimitAreRefused) {
                "[attention] head_dim 264; at most 256 is right for device cuda");
   EXPECT_ERROR(device->backend().gelu_bias_grad(Relu(), o, o, dpre, nullptr, false), Exit::internal,
                "[gelu_bias_grad] functor 6 of Unary; one of the two GELUs is right");
+}
+
+// Values reach the kernels that are queued after them, in every order in which the device runs.
+TEST_F(CudaOnCpuDevice, WhatTheHostWritesTakesItsTurn) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    cuda_on_cpu::streams = {.queued = true, .seed = seed, .without = {}};
+    const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+    const std::unique_ptr<Lane> other = device->open_lane();
+    Allocator memory(device->memory());
+    const AllocatorScope allocator(memory);
+    const BackendScope kernels(device->backend());
+    Tensor x = Tensor::zeros({4}), sum = Tensor::zeros({4});
+    for (int i = 1; i <= 10; ++i) {
+      const std::vector<float> values(4, static_cast<float>(i));
+      x.copy_from_host(values.data());
+      other->backend().stream().wait(backend().stream().record());
+      other->backend().add(x.data<float>(), sum.data<float>(), 4);
+      backend().stream().wait(other->backend().stream().record());
+    }
+    EXPECT_EQ(sum.to_vector<float>(), std::vector<float>(4, 55.0f)) << seed;
+  }
+}
+
+TEST_F(CudaOnCpuDevice, EveryDeviceHasItsName) {
+  cuda_on_cpu::device.count = 2;
+  std::vector<std::string> uuids;
+  lockstep_cuda_uuids(uuids);
+  EXPECT_EQ(uuids,
+            (std::vector<std::string>{"01" + std::string(30, '0'), "02" + std::string(30, '0')}));
 }
 
 }  // namespace

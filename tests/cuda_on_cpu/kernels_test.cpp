@@ -339,6 +339,30 @@ TEST_P(CudaKernels, OptimizersAndCellNorms) {
   EXPECT_FALSE(std::isfinite(norms.data<double>()[1]));
 }
 
+// Sums over ranks have the CPU's bits, wherever the tree is cut into kernels, in place too.
+TEST(CudaFlat, SumsOfRanksHaveTheBitsOfTheCpu) {
+  CudaBackend gpu(nullptr);
+  const int64_t n = 1003;
+  const auto sum = [&](Backend& k, int ranks, int64_t skip) {
+    std::vector<Tensor> ranks_own;
+    std::vector<const float*> parts;
+    for (int r = 0; r < ranks; ++r) {
+      ranks_own.push_back(random_tensor({n}, DType::f32, r));
+      parts.push_back(ranks_own[r].data<float>() + skip);
+    }
+    Tensor other = Tensor::zeros({n}), more = random_tensor({n}, DType::f32, 99);
+    float* outs[] = {ranks_own[ranks / 2].data<float>() + skip, other.data<float>()};
+    k.tree_sum(parts, outs, n - skip);
+    k.add(outs[0], more.data<float>(), n - skip);
+    k.move(more.data<float>(), ranks_own[0].data<float>(), 40);
+    k.zero(ranks_own[0].data<float>() + 10, 8);
+    return std::vector{bytes(ranks_own[ranks / 2]), bytes(other), bytes(more), bytes(ranks_own[0])};
+  };
+  for (int ranks : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 40})
+    for (int64_t skip : {0, 3})
+      EXPECT_EQ(sum(gpu, ranks, skip), sum(cpu_backend(), ranks, skip)) << ranks << " " << skip;
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaKernels, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return name_of(info.param); });
 

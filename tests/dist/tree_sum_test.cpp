@@ -1,5 +1,5 @@
 // The tree's shape, its bits, and that a sum may go into its own inputs.
-#include "dist/tree_sum.h"
+#include "core/cpu/tree_sum.h"
 
 #include <gtest/gtest.h>
 

@@ -130,6 +130,8 @@ Ended Process::wait() {
   return {code, read_text(output_), read_text(errors_)};
 }
 
+TinyRun::TinyRun() : program_(LOCKSTEP_BINARY_DIR "/examples/trainer") {}
+
 void TinyRun::configure(const std::string& name, const Json& changes, Launch launch) {
   Json config = tiny_config();
   config["run_dir"] = name;
@@ -138,8 +140,8 @@ void TinyRun::configure(const std::string& name, const Json& changes, Launch lau
 }
 
 std::string TinyRun::trainer(Launch launch) const {
-  const std::string mpirun = launch == Launch::mpirun ? LOCKSTEP_MPIRUN_COMMAND " -np 2 " : "";
-  return mpirun + LOCKSTEP_BINARY_DIR "/examples/trainer";
+  if (launch == Launch::alone) return program_;
+  return LOCKSTEP_MPIRUN_COMMAND " -np " + std::to_string(ranks_) + " " + program_;
 }
 
 Trace TinyRun::trained(const std::string& name, const Json& changes, Launch launch) {

@@ -63,10 +63,12 @@ struct Trace {
   std::string bits;
 };
 
-enum class Launch { alone, mpirun };  // mpirun: 2 ranks
+enum class Launch { alone, mpirun };
 
 class TinyRun : public testing::Test {
  protected:
+  TinyRun();
+
   // Writes NAME.json: the tiny config with `changes` merged in, run_dir NAME. With Launch::alone
   // two local ranks, if `changes` say nothing else.
   void configure(const std::string& name, const Json& changes = {}, Launch launch = Launch::alone);
@@ -90,6 +92,8 @@ class TinyRun : public testing::Test {
   std::vector<std::string> checkpoints(const std::string& name) const;
 
   TempFolder folder_;
+  std::string program_;  // what is run: the trainer that was built, or another
+  int ranks_ = 2;        // of Launch::mpirun
 };
 
 std::string host_of_tests();

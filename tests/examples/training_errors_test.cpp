@@ -70,7 +70,7 @@ TEST_F(Errors, OfConfigs) {
                "[config] run.json: optim.lr must be a number, found \"fast\"");
   config_error({{"optim", {{"lr", -1}}}},
                "[config] run.json: optim.lr must be from 0 to 1000, found -1");
-  config_error({{"train", {{"device", "cuda"}}}}, "[train.device] no CUDA device");
+  config_error({{"train", {{"device", "cuda"}}}}, "no CUDA device: ");
   config_error({{"model", {{"vocab_size", 100}}}},
                "[model.vocab_size] 100 is less than the 256 ids");
   config_error({{"train", {{"seq_len", 64}}}}, "[train.seq_len] 64 is more than model.max_seq_len");

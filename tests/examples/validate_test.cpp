@@ -93,14 +93,15 @@ TEST(Validate, Optim) {
 }
 
 TEST(Validate, Train) {
-  EXPECT_EQ(message([](Config& c) { c.train.device = "cuda"; }),
-            "[train.device] no CUDA device: this build has no CUDA backend; use train.device cpu");
   EXPECT_EQ(message([](Config& c) { c.train.seq_len = 257; }),
             "[train.seq_len] 257 is more than model.max_seq_len 256; shorten the one or raise the "
             "other");
 }
 
 TEST(Validate, Dist) {
+  EXPECT_EQ(message([](Config& c) { c.dist.backend = "nccl"; }),
+            "[dist.backend] nccl exchanges between GPUs; use train.device cuda, or dist.backend "
+            "mpi");
   EXPECT_EQ(message([](Config& c) { c.dist.local_ranks = 2; }),
             "[dist.local_ranks] means nothing unless dist.backend is local; with mpi the number of "
             "ranks is mpirun's -np; leave it out, or see to that");

@@ -4,6 +4,8 @@
 // types the library supports.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -167,7 +169,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
                                      cublasLtMatrixLayout_t lb, const void* beta, const void* c,
                                      cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t ld,
                                      const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                                     size_t workspace_bytes, struct CUstream_st*) {
+                                     size_t workspace_bytes, cudaStream_t stream) {
   const bool ta = p->transposed[0] == CUBLAS_OP_T, tb = p->transposed[1] == CUBLAS_OP_T;
   const uint64_t m = ta ? la->columns : la->rows, k = ta ? la->rows : la->columns;
   const uint64_t n = tb ? lb->rows : lb->columns;
@@ -178,25 +180,40 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
   if ((tb ? lb->columns : lb->rows) != k || ld->rows != m || ld->columns != n || c != d ||
       la->batch != ld->batch || lb->batch != ld->batch || !workspace || workspace_bytes < 1000)
     return CUBLAS_STATUS_INVALID_VALUE;
-  std::memset(workspace, 0xff, workspace_bytes);
-  const float al = *static_cast<const float*>(alpha), be = *static_cast<const float*>(beta);
-  for (int64_t z = 0; z < ld->batch; ++z)
-    for (uint64_t j = 0; j < n; ++j)
-      for (uint64_t i = 0; i < m; ++i) {
-        float sum = 0;
-        for (uint64_t l = 0; l < k; ++l)
-          sum += fake_cublas::at(a, la->type,
-                                 z * la->batch_step + (ta ? i * la->step + l : l * la->step + i)) *
-                 fake_cublas::at(b, lb->type,
-                                 z * lb->batch_step + (tb ? l * lb->step + j : j * lb->step + l));
-        sum *= al;
-        const int64_t at = z * ld->batch_step + j * ld->step + i;
-        if (be != 0) sum += be * fake_cublas::at(c, ld->type, at);
-        if (p->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += fake_cublas::at(p->bias, p->bias_type, i);
-        if (ld->type == CUDA_R_32F)
-          static_cast<float*>(d)[at] = sum;
-        else
-          static_cast<lockstep::bf16*>(d)[at] = lockstep::to_bf16(sum);
-      }
+  // Descriptors, and factors on the host, are the caller's again when this returns.
+  struct Factors {
+    float alpha, beta;
+  };
+  const bool there = p->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
+  const auto factors = [alpha, beta] {
+    return Factors{*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+  };
+  const Factors now = there ? Factors{} : factors();
+  cuda_on_cpu::on_stream(stream, [=, product = *p, a_layout = *la, b_layout = *lb, d_layout = *ld] {
+    const FakeProduct* p = &product;
+    const FakeLayout *la = &a_layout, *lb = &b_layout, *ld = &d_layout;
+    const auto [al, be] = there ? factors() : now;
+    std::memset(workspace, 0xff, workspace_bytes);
+    for (int64_t z = 0; z < ld->batch; ++z)
+      for (uint64_t j = 0; j < n; ++j)
+        for (uint64_t i = 0; i < m; ++i) {
+          float sum = 0;
+          for (uint64_t l = 0; l < k; ++l)
+            sum +=
+                fake_cublas::at(a, la->type,
+                                z * la->batch_step + (ta ? i * la->step + l : l * la->step + i)) *
+                fake_cublas::at(b, lb->type,
+                                z * lb->batch_step + (tb ? l * lb->step + j : j * lb->step + l));
+          sum *= al;
+          const int64_t at = z * ld->batch_step + j * ld->step + i;
+          if (be != 0) sum += be * fake_cublas::at(c, ld->type, at);
+          if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
+            sum += fake_cublas::at(p->bias, p->bias_type, i);
+          if (ld->type == CUDA_R_32F)
+            static_cast<float*>(d)[at] = sum;
+          else
+            static_cast<lockstep::bf16*>(d)[at] = lockstep::to_bf16(sum);
+        }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

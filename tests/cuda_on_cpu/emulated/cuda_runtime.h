@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -88,17 +90,40 @@ T* dynamic_shared() {
   return static_cast<T*>(dynamic_memory);
 }
 
+// Runs `work` when the stream has come so far: at once, or in queued mode some time later, on the
+// thread of whoever calls the runtime then.
+void on_stream(cudaStream_t stream, std::function<void()> work);
+// The same for what may take several looks: until `poll` returns true.
+void poll_on_stream(cudaStream_t stream, std::function<bool()> poll);
+
 template <class... P, class... A>
-void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             A&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  std::tuple<void (*)(P...), P...> call(kernel, static_cast<P>(std::forward<A>(arguments))...);
-  run_grid(
-      [](void* p) {
-        std::apply([](auto f, auto... x) { f(x...); }, *static_cast<decltype(call)*>(p));
-      },
-      &call, grid, block, shared_bytes);
+  using Call = std::tuple<void (*)(P...), P...>;
+  on_stream(stream, [call = Call(kernel, static_cast<P>(std::forward<A>(arguments))...), grid,
+                     block, shared_bytes]() mutable {
+    run_grid(
+        [](void* p) { std::apply([](auto f, auto... x) { f(x...); }, *static_cast<Call*>(p)); },
+        &call, grid, block, shared_bytes);
+  });
 }
+
+// What the runtime pretends.
+struct Device {
+  int driver = 13000, count = 1;
+  size_t free_bytes = size_t{1} << 40;
+};
+inline Device device;
+
+struct StreamOptions {
+  bool queued = false;  // else work has run when the call that asked for it returns
+  uint64_t seed = 1;    // of the order in which streams advance
+  // A wait that is left out, to see that a test fails without it: "comm<compute" (a stream for an
+  // event), "host<comm" (the host for an event), "sync<comm" (the host for a stream).
+  std::string without;
+};
+inline StreamOptions streams;
 
 }  // namespace cuda_on_cpu
 
@@ -138,75 +163,47 @@ inline int __ffs(int x) {
   return __builtin_ffs(x);
 }
 
-// The runtime, with one device that tests can take away or make small: device memory is host memory
-// full of NaN, and kernels and copies have run when the call returns.
+// The runtime (../runtime.cpp), with devices that tests can take away or make small. Device memory
+// is host memory full of NaN.
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
-  cudaErrorInsufficientDriver = 35
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNotReady = 600
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
-constexpr unsigned cudaStreamNonBlocking = 1;
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+using cudaEvent_t = struct CUevent_st*;
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int major, minor;
 };
 
-namespace cuda_on_cpu {
-struct Device {
-  int driver = 13000, count = 1;
-  size_t free_bytes = size_t{1} << 40;
-};
-inline Device device;
-}  // namespace cuda_on_cpu
-
-inline const char* cudaGetErrorString(cudaError_t e) {
-  return e == cudaSuccess                 ? "no error"
-         : e == cudaErrorMemoryAllocation ? "out of memory"
-                                          : "CUDA driver version is insufficient";
-}
-inline cudaError_t cudaGetLastError() {
-  return cudaSuccess;
-}
-inline cudaError_t cudaDriverGetVersion(int* version) {
-  *version = cuda_on_cpu::device.driver;
-  return cudaSuccess;
-}
-inline cudaError_t cudaGetDeviceCount(int* count) {
-  if (!cuda_on_cpu::device.driver) return cudaErrorInsufficientDriver;
-  *count = cuda_on_cpu::device.count;
-  return cudaSuccess;
-}
-inline cudaError_t cudaSetDevice(int) {
-  return cudaSuccess;
-}
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"Fibers", size_t{3} << 29, 9, 0};
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
-}
-inline cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t) {
-  if (bytes > cuda_on_cpu::device.free_bytes) return cudaErrorMemoryAllocation;
-  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*p, 0xff, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
-  std::free(p);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
+const char* cudaGetErrorString(cudaError_t e);
+cudaError_t cudaGetLastError();
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* p, cudaStream_t stream);
+cudaError_t cudaMallocHost(void** p, size_t bytes);
+cudaError_t cudaFreeHost(void* p);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream);

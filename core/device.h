@@ -1,0 +1,29 @@
+// Device: what a rank computes on, if that is not the CPU. Opened once, where the run starts; from
+// then on everything goes through the backend, the memory and the streams it gives. Read next:
+// cuda/open.h.
+#pragma once
+
+#include <memory>
+
+#include "core/backend.h"
+
+namespace lockstep {
+
+// A stream with what goes through it: kernels, and memory that is taken, given back, read and
+// written in the stream's order. Outlives whatever was allocated from it.
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  virtual Backend& backend() = 0;
+  virtual MemorySource& memory() = 0;
+};
+
+class Device : public Lane {
+ public:
+  // Another stream, of higher priority: what it does is short, and others wait for it.
+  virtual std::unique_ptr<Lane> open_lane() = 0;
+  // Before any other call of a thread than the one that opened the device.
+  virtual void use() = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,258 @@
+// Read next: host_staged.cpp.
+#include "dist/device_communicator.h"
+
+#include "core/scratch.h"
+#include "dist/work_state.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Report = DeviceTransport::Report;
+
+// Between looks at what is under way on the device.
+constexpr std::chrono::milliseconds kPause{20};
+
+// Memory for parts that arrive; each begins where kernels like it.
+class Arrivals {
+ public:
+  explicit Arrivals(std::span<const size_t> bytes) : memory_(total(bytes)) {
+    std::byte* at = memory_.data();
+    for (size_t b : bytes) {
+      places_.push_back({at, b});
+      at += aligned(b);
+    }
+  }
+  std::vector<std::span<std::byte>>& places() { return places_; }
+
+ private:
+  static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+  static int64_t total(std::span<const size_t> bytes) {
+    size_t sum = 0;
+    for (size_t b : bytes) sum += aligned(b);
+    return static_cast<int64_t>(sum);
+  }
+
+  Scratch<std::byte> memory_;
+  std::vector<std::span<std::byte>> places_;
+};
+
+}  // namespace
+
+struct DeviceCommunicator::Operation {
+  std::shared_ptr<DeviceWindow> window;
+  Body body;
+  EventPtr ready;  // what the caller had queued
+  std::shared_ptr<Work::State> state = std::make_shared<Work::State>();
+};
+
+DeviceCommunicator::DeviceCommunicator(Communicator& host, Device& device, Lane& lane,
+                                       std::unique_ptr<DeviceTransport> transport)
+    : host_(host),
+      device_(device),
+      lane_(lane),
+      transport_(std::move(transport)),
+      allocator_(lane.memory()),
+      thread_([this] { run(); }) {}
+
+DeviceCommunicator::~DeviceCommunicator() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+// ---- the caller's side
+
+Moment DeviceCommunicator::enter(Moment now) {
+  {
+    std::lock_guard lock(mutex_);
+    moment_ = now;
+  }
+  return host_.enter(now);
+}
+
+WindowPtr DeviceCommunicator::window(const std::string& name, std::span<const size_t> part_bytes,
+                                     Layout layout) {
+  return std::make_shared<DeviceWindow>(name, part_bytes, layout, rank(), device_.memory(),
+                                        transport_->companion(name, part_bytes, layout));
+}
+
+Work DeviceCommunicator::exchange(const WindowPtr& window, Reader reader,
+                                  std::vector<size_t> used) {
+  auto w = std::static_pointer_cast<DeviceWindow>(window);
+  return start(window, [this, w, reader = std::move(reader), used = std::move(used)] {
+    return exchange_parts(*w, used, reader);
+  });
+}
+
+Work DeviceCommunicator::gather(const WindowPtr& window, Reader reader, size_t used) {
+  auto w = std::static_pointer_cast<DeviceWindow>(window);
+  return start(window, [this, w, reader = std::move(reader), used] {
+    return gather_parts(*w, used, reader);
+  });
+}
+
+Work DeviceCommunicator::broadcast(const WindowPtr& window, int root, Reader reader) {
+  auto w = std::static_pointer_cast<DeviceWindow>(window);
+  return start(window, [this, w, root, reader = std::move(reader)] {
+    const Report report = transport_->broadcast(*w, root);
+    std::vector<ByteView> views(size());
+    views[root] = w->mine();
+    if (reader) reader(views);
+    return report;
+  });
+}
+
+Work DeviceCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
+  auto w = std::static_pointer_cast<DeviceWindow>(window);
+  return start(window, [this, w, combine = std::move(combine)] {
+    const Reader reader = [&](std::span<const ByteView> views) {
+      const std::span<std::byte> out = w->part(rank());
+      combine(views, {&out, 1});
+    };
+    Report report = exchange_parts(*w, {}, reader);
+    const Work::Traffic back = gather_parts(*w, SIZE_MAX, {}).traffic;
+    report.traffic.to_ranks += back.to_ranks;
+    report.traffic.to_hosts += back.to_hosts;
+    return report;
+  });
+}
+
+// Peers read copies of my memory, and the copies are made by my own operations.
+Work DeviceCommunicator::reclaim(const WindowPtr& window) {
+  std::lock_guard lock(mutex_);
+  return Work(static_cast<DeviceWindow&>(*window).last);
+}
+
+// What a reader starts comes next, before what the computing thread may have started meanwhile:
+// when that was differs between ranks.
+Work DeviceCommunicator::start(const WindowPtr& window, Body body) {
+  Operation operation{std::static_pointer_cast<DeviceWindow>(window), std::move(body),
+                      lockstep::backend().stream().record()};
+  Work work(operation.state);
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) {
+      operation.state->fail(broken_);
+      return work;
+    }
+    operation.window->last = operation.state;
+    const bool follows = std::this_thread::get_id() == thread_.get_id();
+    const auto at =
+        follows ? submitted_.begin() + static_cast<std::ptrdiff_t>(followers_++) : submitted_.end();
+    submitted_.insert(at, std::move(operation));
+  }
+  changed_.notify_all();
+  return work;
+}
+
+// ---- the communication thread
+
+void DeviceCommunicator::run() {
+  const BackendScope kernels(lane_.backend());
+  const AllocatorScope memory(allocator_);
+  const CategoryScope category(Category::buffers);
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    const auto wanted = [this] { return stopping_ || !submitted_.empty(); };
+    if (transport_->busy())
+      changed_.wait_for(lock, kPause, wanted);
+    else
+      changed_.wait(lock, wanted);
+    if (stopping_) break;
+    if (submitted_.empty()) {
+      lock.unlock();
+      watch();
+      continue;
+    }
+    Operation operation = std::move(submitted_.front());
+    submitted_.pop_front();
+    followers_ = 0;
+    lock.unlock();
+    try {
+      perform(operation);
+    } catch (...) {
+      operation.state->fail(std::current_exception());
+      break_with(std::current_exception());
+    }
+  }
+  break_with(std::make_exception_ptr(
+      Error(Exit::internal, "[dist] the communicator ended before the operation")));
+}
+
+void DeviceCommunicator::perform(Operation& operation) {
+  device_.use();
+  Work::Timing timing{.started = Clock::now(), .arrived = {}, .finished = {}};
+  Stream& stream = lane_.backend().stream();
+  stream.wait(operation.ready);
+  const Report report = operation.body();
+  timing.arrived = report.arrived;
+  timing.finished = Clock::now();
+  operation.state->finish(timing, report.traffic, stream.record());
+}
+
+// What is queued on the device waits for peers without an end; a peer that failed has told the
+// host.
+void DeviceCommunicator::watch() {
+  Moment now;
+  {
+    std::lock_guard lock(mutex_);
+    now = moment_;
+  }
+  try {
+    device_.use();
+    transport_->watch(now);
+    host_.call([] {});
+  } catch (...) {
+    break_with(std::current_exception());
+  }
+}
+
+// Everything that was started fails; the other ranks hear of it from the host's communicator.
+void DeviceCommunicator::break_with(const std::exception_ptr& error) {
+  std::deque<Operation> left;
+  bool news = false;
+  {
+    std::lock_guard lock(mutex_);
+    news = !broken_ && !stopping_;
+    if (!broken_) broken_ = error;
+    left.swap(submitted_);
+  }
+  for (const Operation& operation : left) operation.state->fail(error);
+  if (!news) return;
+  transport_->abort();
+  try {
+    host_.call([&] { std::rethrow_exception(error); });
+  } catch (...) {  // that is how it ends
+  }
+}
+
+Report DeviceCommunicator::exchange_parts(DeviceWindow& window, std::span<const size_t> used,
+                                          const Reader& reader) {
+  std::vector<size_t> bytes(size(), window.part_bytes(rank()));
+  bytes[rank()] = 0;
+  Arrivals arrivals(bytes);
+  const Report report = transport_->exchange(window, used, arrivals.places());
+  arrivals.places()[rank()] = window.part(rank());
+  reader(std::vector<ByteView>(arrivals.places().begin(), arrivals.places().end()));
+  return report;
+}
+
+Report DeviceCommunicator::gather_parts(DeviceWindow& window, size_t used, const Reader& reader) {
+  std::vector<size_t> bytes(size(), 0);
+  const bool apart = window.layout() == Layout::own_part;  // there is no place for the others'
+  for (int r = 0; apart && r < size(); ++r) bytes[r] = r == rank() ? 0 : window.part_bytes(r);
+  Arrivals arrivals(bytes);
+  std::vector<std::span<std::byte>>& places = arrivals.places();
+  for (int r = 0; r < size(); ++r)
+    if (!apart || r == rank()) places[r] = window.part(r);
+  const Report report = transport_->gather(window, used, places);
+  if (reader) reader(std::vector<ByteView>(places.begin(), places.end()));
+  return report;
+}
+
+}  // namespace lockstep

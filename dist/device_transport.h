@@ -1,0 +1,76 @@
+// How parts of windows get from device to device. DeviceCommunicator calls from one thread, all
+// ranks in the same order; what arrives is there when the lane's stream has come so far. Two kinds:
+// through the host (host_staged.cpp) and NCCL. Read next: device_communicator.h.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "dist/communicator.h"
+
+namespace lockstep {
+
+// Memory of a rank's device: what the Communicator's windows are. `companion` is whatever the
+// transport needs beside it.
+class DeviceWindow : public Window {
+ public:
+  DeviceWindow(std::string name, std::span<const size_t> part_bytes, Layout layout, int rank,
+               MemorySource& memory, std::shared_ptr<void> companion)
+      : Window(std::move(name), part_bytes, layout, rank),
+        companion(std::move(companion)),
+        memory_(memory),
+        bytes_(layout == Layout::whole ? bytes() : part_bytes[rank]),
+        data_(bytes_ > 0 ? static_cast<std::byte*>(memory.allocate(bytes_)) : nullptr) {
+    memory_.zero(data_, bytes_);
+  }
+  ~DeviceWindow() override {
+    if (data_) memory_.release(data_, bytes_);
+  }
+  std::span<std::byte> mine() override { return {data_, bytes_}; }
+
+  const std::shared_ptr<void> companion;
+  std::shared_ptr<Work::State> last;  // the operation that was started last; DeviceCommunicator's
+
+ private:
+  MemorySource& memory_;
+  const size_t bytes_;
+  std::byte* const data_;
+};
+
+class DeviceTransport {
+ public:
+  struct Report {
+    Work::Time arrived;
+    Work::Traffic traffic;
+  };
+  using Places =
+      std::span<const std::span<std::byte>>;  // on the device, by rank; my own is not used
+
+  virtual ~DeviceTransport() = default;
+  virtual std::string name() const = 0;
+  virtual std::shared_ptr<void> companion(const std::string& name,
+                                          std::span<const size_t> part_bytes, Layout layout) = 0;
+
+  // Looks after what is queued, now and then while anything is: throws if it failed, or takes
+  // longer than the moment allows. abort() ends it, whatever it waits for.
+  virtual bool busy() const { return false; }
+  virtual void watch(const Moment&) {}
+  virtual void abort() {}
+
+  // Part p of mine goes to rank p, its first used[p] bytes (empty: all); part `rank()` of rank r
+  // comes to places[r].
+  virtual Report exchange(DeviceWindow& window, std::span<const size_t> used, Places places) = 0;
+  // My part goes to all; part r of rank r comes to places[r].
+  virtual Report gather(DeviceWindow& window, size_t used, Places places) = 0;
+  // All of root's window comes to everyone's.
+  virtual Report broadcast(DeviceWindow& window, int root) = 0;
+};
+
+// Down to the host, through `host`, and up again. Works with any communicator of the host, and
+// where ranks share a device.
+std::unique_ptr<DeviceTransport> make_host_staged(Communicator& host, Lane& lane);
+
+}  // namespace lockstep

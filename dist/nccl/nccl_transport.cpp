@@ -1,0 +1,191 @@
+// Parts of windows from GPU to GPU by NCCL, queued on the lane's stream; nobody waits. What is
+// summed is summed by our kernels, in rank order: of NCCL only sends, receives and broadcasts are
+// used, so no algorithm of its own decides about bits. The communicator is non-blocking, so that a
+// peer that is gone or stuck can be given up, at the start as well. MPI only carries the id. Read
+// next:
+// ../device_communicator.cpp.
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "core/cuda/stream.h"
+#include "dist/nccl/open.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Nccl : public DeviceTransport {
+ public:
+  Nccl(Communicator& host, Lane& lane, const TransportOptions& options)
+      : host_(host),
+        queue_(lane.backend().stream()),
+        stream_(static_cast<CudaStream&>(queue_).native()),
+        options_(options),
+        since_(Clock::now()) {
+    ncclUniqueId id{};
+    if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const auto ids = host.all_gather_bytes(std::as_bytes(std::span(&id, 1)));
+    std::memcpy(&id, ids[0].data(), sizeof id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t begun =
+        ncclCommInitRankConfig(&communicator_, host.size(), id, host.rank(), &config);
+    settle(begun, "ncclCommInitRankConfig", {Phase::start, 0});
+  }
+  ~Nccl() override {
+    try {
+      for (; busy(); watch({})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // known to whoever waited for it
+    }
+    abort();  // nothing is under way: that frees it
+  }
+
+  std::string name() const override { return "nccl"; }
+  std::shared_ptr<void> companion(const std::string&, std::span<const size_t>, Layout) override {
+    return nullptr;
+  }
+
+  // `used` must be the same on all ranks for a part, as it is for every codec of fixed size: a
+  // receiver has to know how much comes.
+  Report exchange(DeviceWindow& window, std::span<const size_t> used, Places places) override {
+    const int me = host_.rank();
+    const auto bytes = [&](int p) { return used.empty() ? window.part_bytes(p) : used[p]; };
+    Report report{Clock::now(), {}};
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    for (int p = 0; p < host_.size(); ++p) {
+      if (p == me) continue;
+      if (bytes(p) > 0)
+        post(ncclSend(window.part(p).data(), bytes(p), ncclUint8, p, communicator_, stream_),
+             "ncclSend");
+      if (bytes(me) > 0)
+        post(ncclRecv(places[p].data(), bytes(me), ncclUint8, p, communicator_, stream_),
+             "ncclRecv");
+      count(report.traffic, p, bytes(p));
+    }
+    finish_group("exchange", window);
+    return report;
+  }
+
+  // Parts differ in size, so each is a broadcast of its own; NCCL runs a group of them at once.
+  Report gather(DeviceWindow& window, size_t, Places places) override {
+    Report report{Clock::now(), {}};
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < host_.size(); ++r) {
+      if (window.part_bytes(r) > 0)
+        post(ncclBroadcast(places[r].data(), places[r].data(), window.part_bytes(r), ncclUint8, r,
+                           communicator_, stream_),
+             "ncclBroadcast");
+      if (r != host_.rank()) count(report.traffic, r, window.part_bytes(host_.rank()));
+    }
+    finish_group("gather", window);
+    return report;
+  }
+
+  Report broadcast(DeviceWindow& window, int root) override {
+    Report report{Clock::now(), {}};
+    std::byte* whole = window.mine().data();
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    post(ncclBroadcast(whole, whole, window.bytes(), ncclUint8, root, communicator_, stream_),
+         "ncclBroadcast");
+    for (int r = 0; r < host_.size(); ++r)
+      if (host_.rank() == root && r != root) count(report.traffic, r, window.bytes());
+    finish_group("broadcast", window);
+    return report;
+  }
+
+  bool busy() const override { return !queued_.empty(); }
+
+  void watch(const Moment& now) override {
+    while (!queued_.empty() && queued_.front().done->reached()) {
+      queued_.pop_front();
+      since_ = Clock::now();
+    }
+    ncclResult_t error = ncclSuccess;
+    check_nccl(ncclCommGetAsyncError(communicator_, &error), "ncclCommGetAsyncError");
+    if (error != ncclInProgress) check_nccl(error, "an operation");
+    if (!queued_.empty()) check_patience(queued_.front().what, now);
+  }
+
+  void abort() override {
+    if (communicator_) static_cast<void>(ncclCommAbort(communicator_));
+    communicator_ = nullptr;
+    queued_.clear();
+  }
+
+ private:
+  struct Queued {
+    std::string what;
+    EventPtr done;
+  };
+
+  static void check_nccl(ncclResult_t result, const char* what) {
+    if (result != ncclSuccess)
+      fail(Exit::restart, "[nccl] {} failed: {}", what, ncclGetErrorString(result));
+  }
+  // Inside a group nothing has begun yet.
+  static void post(ncclResult_t result, const char* what) {
+    if (result != ncclInProgress) check_nccl(result, what);
+  }
+
+  void count(Work::Traffic& traffic, int to, size_t bytes) const {
+    traffic.to_ranks += bytes;
+    if (!host_.topology().same_host(to)) traffic.to_hosts += bytes;
+  }
+
+  void finish_group(const char* operation, const DeviceWindow& window) {
+    if (queued_.empty()) since_ = Clock::now();
+    const std::string what = fmt::format("{} of '{}'", operation, window.name());
+    settle(ncclGroupEnd(), what.c_str(), {});
+    queued_.push_back({what, queue_.record()});
+  }
+
+  // A call of a non-blocking communicator may go on after it returned.
+  void settle(ncclResult_t result, const char* what, const Moment& now) {
+    while (result == ncclInProgress) {
+      check_nccl(ncclCommGetAsyncError(communicator_, &result), what);
+      if (result != ncclInProgress) break;
+      try {
+        check_patience(what, now);
+      } catch (...) {
+        abort();
+        throw;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    check_nccl(result, what);
+  }
+
+  // Progress begins the wait anew.
+  void check_patience(const std::string& what, const Moment& now) const {
+    const double limits[] = {options_.start_timeout_s, options_.timeout_s,
+                             options_.checkpoint_timeout_s, options_.eval_timeout_s};
+    const double limit = limits[static_cast<int>(now.phase)];
+    if (Clock::now() - since_ < std::chrono::duration<double>(limit)) return;
+    fail(Exit::restart, "[nccl] {} {}: not done after {} s ({}); a rank is gone or stuck", what,
+         now.describe(), limit, now.limit_key());
+  }
+
+  Communicator& host_;
+  Stream& queue_;
+  const cudaStream_t stream_;
+  const TransportOptions options_;
+  ncclComm_t communicator_ = nullptr;
+  std::deque<Queued> queued_;
+  Clock::time_point since_;  // of the last progress
+};
+
+}  // namespace
+
+}  // namespace lockstep
+
+extern "C" lockstep::DeviceTransport* lockstep_open_nccl(
+    lockstep::Communicator& host, lockstep::Lane& lane, const lockstep::TransportOptions& options) {
+  return new lockstep::Nccl(host, lane, options);
+}

@@ -1,0 +1,23 @@
+// Loads the NCCL module.
+#include "dist/nccl/open.h"
+
+#include "core/load_module.h"
+
+namespace lockstep {
+
+std::unique_ptr<DeviceTransport> open_nccl(Communicator& host, Lane& lane,
+                                           const TransportOptions& options) {
+  static void* module = [] {
+    const std::string built = LOCKSTEP_NCCL_MODULE;
+    std::string why = "this build has no NCCL";
+    void* found = built.empty() ? nullptr : load_module(built, why);
+    if (!found)
+      fail(Exit::config, "[dist.backend] no NCCL: {}; use dist.backend mpi, through the host", why);
+    return found;
+  }();
+  using Open = DeviceTransport*(Communicator&, Lane&, const TransportOptions&);
+  const auto open = reinterpret_cast<Open*>(module_entry(module, "lockstep_open_nccl"));
+  return std::unique_ptr<DeviceTransport>(open(host, lane, options));
+}
+
+}  // namespace lockstep

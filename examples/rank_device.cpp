@@ -1,0 +1,67 @@
+// Read next: ranks.cpp.
+#include "examples/rank_device.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/cuda/open.h"
+#include "dist/nccl/open.h"
+
+namespace lockstep {
+
+namespace {
+
+std::vector<std::vector<std::string>> all_visible(Communicator& host) {
+  std::string mine;
+  for (const std::string& uuid : cuda_uuids()) mine += uuid + "\n";
+  std::vector<std::vector<std::string>> all;
+  for (const auto& bytes : host.all_gather_bytes(std::as_bytes(std::span(mine)))) {
+    all.emplace_back();
+    std::string line;
+    for (std::byte b : bytes) {
+      if (static_cast<char>(b) != '\n') {
+        line += static_cast<char>(b);
+      } else {
+        all.back().push_back(line);
+        line.clear();
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+int choose_device(const Topology& where, const std::vector<std::vector<std::string>>& visible,
+                  bool share) {
+  const std::vector<std::string>& mine = visible[where.rank];
+  if (share) return where.local_rank % static_cast<int>(mine.size());
+  std::set<std::string> taken, there;
+  for (int r = 0; r < where.size; ++r) {
+    if (!where.same_host(r)) continue;
+    const auto free = std::ranges::find_if(
+        visible[r], [&](const std::string& uuid) { return !taken.contains(uuid); });
+    if (r == where.rank && free != visible[r].end())
+      return static_cast<int>(free - visible[r].begin());
+    if (free != visible[r].end()) taken.insert(*free);
+    there.insert(visible[r].begin(), visible[r].end());
+  }
+  fail(Exit::config,
+       "[dist.backend] {} ranks on host {} see {} GPUs, and NCCL needs one for each; start fewer, "
+       "or "
+       "share them with dist.backend mpi, which exchanges through the host",
+       where.local_size, where.host_name[where.rank], there.size());
+}
+
+RankDevice::RankDevice(const Config& config, Communicator& host, const TransportOptions& options)
+    : host_(host) {
+  if (config.train.device == "cpu") return;
+  const bool nccl = config.dist.backend == "nccl";
+  device_ = open_cuda(choose_device(host.topology(), all_visible(host), !nccl));
+  lane_ = device_->open_lane();
+  on_device_ = std::make_unique<DeviceCommunicator>(
+      host, *device_, *lane_,
+      nccl ? open_nccl(host, *lane_, options) : make_host_staged(host, *lane_));
+}
+
+}  // namespace lockstep

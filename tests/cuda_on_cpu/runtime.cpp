@@ -1,0 +1,228 @@
+// The CUDA runtime that emulated/cuda_runtime.h declares. In queued mode a stream is a list of
+// things to do, and at every call a random stream goes on by a random number of steps: the device
+// may run ahead of the host or lag behind, and streams overtake each other wherever no event orders
+// them. So what lacks an event goes wrong in some order, and a seed repeats the order. One lock
+// guards it all, also the fibers of scheduler.cpp, which are one OS thread's.
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using cuda_on_cpu::streams;
+
+struct Mark {  // an event's records: issued, and reached by their stream
+  uint64_t issued = 0, reached = 0;
+  const char* role = "none";  // of the stream that recorded it last
+};
+
+struct Item {
+  std::function<void()> run{};
+  std::function<bool()> poll{};
+  std::shared_ptr<Mark> waits_for{}, reaches{};
+  uint64_t until = 0;
+};
+
+}  // namespace
+
+struct CUstream_st {
+  const char* role;  // by priority: what computes, and what communicates
+  std::deque<Item> items;
+};
+struct CUevent_st {
+  std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+};
+
+namespace {
+
+std::recursive_mutex mutex;
+std::mt19937_64 engine;
+std::vector<cudaStream_t> all;
+
+bool can_run(const CUstream_st* stream) {
+  if (stream->items.empty()) return false;
+  const Item& item = stream->items.front();
+  return !item.waits_for || item.waits_for->reached >= item.until;
+}
+
+// One thing of one stream. False if there is none, or it is not ready yet.
+bool step() {
+  std::vector<cudaStream_t> able;
+  for (cudaStream_t stream : all)
+    if (can_run(stream)) able.push_back(stream);
+  if (able.empty()) return false;
+  cudaStream_t stream = able[engine() % able.size()];
+  if (stream->items.front().poll) {
+    if (!stream->items.front().poll()) return false;
+    stream->items.pop_front();
+    return true;
+  }
+  const Item item = std::move(stream->items.front());
+  stream->items.pop_front();
+  if (item.run) item.run();
+  if (item.reaches) item.reaches->reached = std::max(item.reaches->reached, item.until);
+  return true;
+}
+
+void let_run() {
+  for (auto n = engine() % 3; n > 0; --n) step();
+}
+
+void push(cudaStream_t stream, Item item) {
+  stream->items.push_back(std::move(item));
+  let_run();
+}
+
+// Other threads may have to queue something first.
+template <class Done>
+cudaError_t run_until(const Done& done) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex);
+      if (done()) return cudaSuccess;
+      if (step()) continue;
+    }
+    if (std::chrono::steady_clock::now() > limit)
+      throw std::runtime_error("streams wait for each other, or for a record that never comes");
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+// "WHO<ROLE": whether the test leaves this wait out.
+bool left_out(const std::string& who, const char* role) {
+  return streams.queued && streams.without == who + "<" + role;
+}
+
+}  // namespace
+
+namespace cuda_on_cpu {
+
+void on_stream(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard lock(mutex);
+  if (!streams.queued || !stream) return work();
+  push(stream, {.run = std::move(work)});
+}
+
+void poll_on_stream(cudaStream_t stream, std::function<bool()> poll) {
+  const std::lock_guard lock(mutex);
+  push(stream, {.poll = std::move(poll)});
+}
+
+}  // namespace cuda_on_cpu
+
+const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaSuccess                 ? "no error"
+         : e == cudaErrorMemoryAllocation ? "out of memory"
+         : e == cudaErrorNotReady         ? "not ready"
+                                          : "CUDA driver version is insufficient";
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = cuda_on_cpu::device.driver;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (!cuda_on_cpu::device.driver) return cudaErrorInsufficientDriver;
+  *count = cuda_on_cpu::device.count;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  *p = {"Fibers", {}, size_t{3} << 29, 9, 0};
+  p->uuid.bytes[0] = static_cast<char>(device + 1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0, *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  const std::lock_guard lock(mutex);
+  if (all.empty()) engine.seed(streams.seed);
+  all.push_back(*stream = new CUstream_st{priority < 0 ? "comm" : "compute", {}});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  run_until([&] { return stream->items.empty(); });
+  const std::lock_guard lock(mutex);
+  std::erase(all, stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (!stream || left_out("sync", stream->role)) return cudaSuccess;
+  return run_until([&] { return stream->items.empty(); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::lock_guard lock(mutex);
+  if (!streams.queued || left_out(stream->role, event->mark->role)) return cudaSuccess;
+  push(stream, {.waits_for = event->mark, .until = event->mark->issued});
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  if (!streams.queued || !stream) return cudaSuccess;
+  event->mark->role = stream->role;
+  push(stream, {.reaches = event->mark, .until = ++event->mark->issued});
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(mutex);
+  let_run();
+  return event->mark->reached >= event->mark->issued ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (left_out("host", event->mark->role)) return cudaSuccess;
+  return run_until(
+      [mark = event->mark, until = event->mark->issued] { return mark->reached >= until; });
+}
+
+cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t) {
+  if (bytes > cuda_on_cpu::device.free_bytes) return cudaErrorMemoryAllocation;
+  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*p, 0xff, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void* p, cudaStream_t stream) {
+  cuda_on_cpu::on_stream(stream, [p] { std::free(p); });
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** p, size_t bytes) {
+  *p = std::malloc(bytes);
+  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* p) {
+  std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  cuda_on_cpu::on_stream(stream, [=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+  cuda_on_cpu::on_stream(stream, [=] { std::memset(p, value, bytes); });
+  return cudaSuccess;
+}

@@ -1,0 +1,174 @@
+// Whole runs of the trainer with `device: cuda`, on the module made of fibers: what one rank
+// computes is what the CPU computes; neither stages nor transports nor the order in which the
+// device's streams advance change a bit of what several compute; and every wait between streams and
+// host is needed.
+#include "tests/examples/tiny_run.h"
+
+namespace lockstep {
+namespace {
+
+Json model(const std::string& arch) {
+  Json json = {{"model", {{"arch", arch}, {"dropout", 0.1}, {"n_layer", 1}, {"max_seq_len", 16}}},
+               {"data", {{"val", ""}}},
+               {"train", {{"device", "cuda"}, {"steps", 2}, {"seq_len", 16}, {"micro_batch", 1}}},
+               {"dist", {{"accumulate", "reduced"}, {"bucket_mb", 0.03}, {"timeout_s", 10}}}};
+  if (arch == "llama") json["model"]["n_kv_head"] = 1;
+  return json;
+}
+
+// What moves bytes between the ranks: threads and processes through the host, and NCCL.
+enum class Way { threads, mpi, nccl };
+std::string name_of(Way way) {
+  return way == Way::threads ? "threads" : way == Way::mpi ? "mpi" : "nccl";
+}
+
+class CudaTraining : public TinyRun {
+ protected:
+  // Trains on devices whose streams advance in `order`; `without` is a wait that is left out.
+  Ended train_on(const Json& changes, Way way, int order, const std::string& without = "") {
+    program_ = "env CUDA_ON_CPU_DEVICES=4 CUDA_ON_CPU_STREAMS=" + std::to_string(order) +
+               " CUDA_ON_CPU_WITHOUT='" + without + "' " + (without.empty() ? "" : "timeout 20 ") +
+               GPU_TRAINER;  // nonsense may hang
+    name_ = "run_" + std::to_string(++runs_);
+    Json config = merged({{"train", {{"global_batch", 2 * ranks_}}}}, changes);
+    if (way == Way::threads) config = merged({{"dist", {{"local_ranks", ranks_}}}}, config);
+    if (way == Way::nccl) config = merged({{"dist", {{"backend", "nccl"}}}}, config);
+    const Launch launch = way == Way::threads ? Launch::alone : Launch::mpirun;
+    configure(name_, config, launch);
+    return train(name_, launch);
+  }
+
+  std::string bits_of(const Json& changes, Way way, int order) {
+    const Ended ended = train_on(changes, way, order);
+    EXPECT_EQ(ended.code, 0) << name_of(way) << " " << order << " " << changes << ended.errors;
+    return ended.code == 0 ? trace(name_).bits : "";
+  }
+
+  Json staged(const std::string& arch, int stage) const {
+    return merged(model(arch), {{"dist", {{"zero_stage", stage}}}});
+  }
+
+  // Of `ranks_` ranks, one parameter after the other: what all others must be equal to.
+  std::string naive_bits(const std::string& arch) {
+    Json naive = merged(model(arch), {{"dist", {{"reducer", "naive"}}}});
+    naive["dist"].erase("bucket_mb");
+    return bits_of(naive, Way::threads, 1);
+  }
+
+  // Whether the run ends as it should, with the bits it should have.
+  bool is_right(const std::string& expected, int stage, Way way, int order,
+                const std::string& without) {
+    const Ended ended = train_on(staged("gpt2", stage), way, order, without);
+    return ended.code == 0 && trace(name_).bits == expected;
+  }
+
+  int runs_ = 0;
+  std::string name_;
+};
+
+// Both sum at most 32 d_model terms per element in fp32, in different orders.
+TEST_F(CudaTraining, OneRankLearnsWhatTheCpuLearns) {
+  ranks_ = 1;
+  for (const std::string arch : {"gpt2", "llama"}) {
+    const Json alone = merged(model(arch), {{"optim", {{"name", "sgd"}, {"lr", 0.1}}}});
+    ASSERT_EQ(train_on(alone, Way::threads, 1).code, 0);
+    const Trace gpu = trace(name_);
+    ASSERT_EQ(train_on(merged(alone, {{"train", {{"device", "cpu"}}}}), Way::threads, 1).code, 0);
+    const Trace cpu = trace(name_);
+    ASSERT_EQ(gpu.steps.size(), 2u);
+    for (const auto& [t, step] : gpu.steps)
+      for (const char* what : {"loss", "grad_norm"}) {
+        const double expected = cpu.steps.at(t)[what];
+        EXPECT_NEAR(step[what].get<double>(), expected, 1024 * 0x1p-24 * expected) << arch << what;
+      }
+    EXPECT_NE(gpu.log.find("Fibers, 1.5 GiB, sm_90"), std::string::npos) << gpu.log;
+  }
+}
+
+TEST_F(CudaTraining, StagesTransportsAndOrdersChangeNoBit) {
+  const std::string expected = naive_bits("gpt2");
+  ASSERT_NE(expected.find("wte.weight.exp_avg"), std::string::npos) << expected;
+  EXPECT_EQ(bits_of(staged("gpt2", 0), Way::mpi, 2), expected);
+  EXPECT_EQ(bits_of(staged("gpt2", 1), Way::nccl, 3), expected);
+  EXPECT_EQ(bits_of(staged("gpt2", 2), Way::threads, 4), expected);
+  EXPECT_EQ(bits_of(staged("gpt2", 3), Way::nccl, 5), expected);
+}
+
+TEST_F(CudaTraining, ResumingChangesNoBit) {
+  const Json whole = merged(staged("llama", 3), {{"train", {{"steps", 4}}}});
+  const std::string expected = bits_of(whole, Way::nccl, 6);
+  ASSERT_EQ(train_on(staged("llama", 3), Way::threads, 7).code, 0);  // 2 steps
+  configure(name_, merged(whole, {{"train", {{"global_batch", 2 * ranks_}}}}));
+  ASSERT_EQ(train(name_).code, 0);
+  EXPECT_NE(trace(name_).log.find("resumed from"), std::string::npos);
+  EXPECT_EQ(trace(name_).bits, expected);
+}
+
+TEST_F(CudaTraining, WhatDevicesCannotDoIsRefused) {
+  const Json int8 = {{"dist", {{"compression", {{"codec", "int8"}, {"min_elements", 0}}}}}};
+  expect_one_line(train_on(merged(staged("gpt2", 0), int8), Way::threads, 1), 78,
+                  {"[dist.compression.codec] int8 has no kernels for the device; use none, or "
+                   "train.device cpu"});
+  ranks_ = 5;  // on 4 devices
+  const Ended ended = train_on(staged("gpt2", 0), Way::nccl, 1);
+  EXPECT_EQ(ended.code, 78);
+  EXPECT_NE(ended.errors.find("[dist.backend] 5 ranks on host"), std::string::npos) << ended.errors;
+}
+
+TEST_F(CudaTraining, SoakEveryStageEveryWayInManyOrders) {
+  int order = 100;
+  for (const std::string arch : {"gpt2", "llama"})
+    for (const int ranks : {2, 4}) {
+      ranks_ = ranks;
+      const std::string expected = naive_bits(arch);
+      for (int stage = 0; stage <= 3; ++stage)
+        for (const Way way : {Way::threads, Way::mpi, Way::nccl, Way::nccl})
+          EXPECT_EQ(bits_of(staged(arch, stage), way, ++order), expected)
+              << ranks << " ranks, stage " << stage << ", " << name_of(way) << ", order " << order;
+    }
+}
+
+TEST_F(CudaTraining, SoakAnyWorldChangesNoBit) {
+  const Json any_world = {{"train", {{"reproducible", "any_world"}, {"global_batch", 8}}},
+                          {"dist", {{"accumulate", "auto"}}}};
+  ranks_ = 1;
+  const std::string expected = bits_of(merged(staged("gpt2", 0), any_world), Way::threads, 1);
+  for (const int ranks : {2, 4})
+    for (const int stage : {0, 2}) {
+      ranks_ = ranks;
+      EXPECT_EQ(bits_of(merged(staged("gpt2", stage), any_world), Way::nccl, stage), expected)
+          << ranks << " ranks, stage " << stage;
+    }
+}
+
+struct Edge {
+  const char* without;
+  const char* what;
+  Way way;
+  int ranks = 2;
+};
+const Edge edges[] = {
+    {"comm<compute", "an exchange waits for the gradients that are exchanged", Way::nccl},
+    {"comm<compute", "an exchange waits for the gradients that are read down", Way::mpi},
+    {"compute<comm", "the update waits for the sums", Way::nccl},
+    {"compute<comm", "the update waits for the sums that are written up", Way::mpi},
+    {"host<compute", "pinned memory waits for the copy of what it held before", Way::threads},
+    {"host<comm", "pinned memory waits for the copy of a peer's part", Way::threads, 8},
+    {"sync<compute", "the host waits for the loss and the norms that it reads", Way::nccl},
+    {"sync<comm", "the host's exchange waits for what is read down", Way::mpi},
+};
+
+// Without a wait some order goes wrong; with it none does, which the tests above show.
+TEST_F(CudaTraining, SoakEveryWaitIsNeeded) {
+  for (const Edge& edge : edges) {
+    ranks_ = edge.ranks;
+    const std::string expected = naive_bits("gpt2");
+    constexpr int most = 12;
+    int order = 1;
+    while (order <= most && is_right(expected, order % 4, edge.way, order, edge.without)) ++order;
+    EXPECT_LE(order, most) << edge.without << ": " << edge.what << " (" << name_of(edge.way) << ")";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
