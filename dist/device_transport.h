@@ -71,6 +71,6 @@ class DeviceTransport {
 
 // Down to the host, through `host`, and up again. Works with any communicator of the host, and
 // where ranks share a device.
-std::unique_ptr<DeviceTransport> make_host_staged(Communicator& host, Lane& lane);
+std::unique_ptr<DeviceTransport> make_host_staged(Communicator& host, Device& device, Lane& lane);
 
 }  // namespace lockstep

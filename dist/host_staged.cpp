@@ -9,7 +9,8 @@ namespace {
 
 class HostStaged : public DeviceTransport {
  public:
-  HostStaged(Communicator& host, Lane& lane) : host_(host), memory_(lane.memory()) {}
+  HostStaged(Communicator& host, Device& device, Lane& lane)
+      : host_(host), device_(device), memory_(lane.memory()) {}
 
   std::string name() const override { return host_.backend() + ", through the host"; }
 
@@ -54,6 +55,7 @@ class HostStaged : public DeviceTransport {
   // Runs on the host's communication thread, while this one waits.
   Reader writer(Places places) const {
     return [this, places](std::span<const ByteView> views) {
+      device_.use();
       for (int r = 0; r < host_.size(); ++r)
         if (r != host_.rank()) memory_.write(places[r].data(), views[r].data(), views[r].size());
     };
@@ -65,13 +67,14 @@ class HostStaged : public DeviceTransport {
   }
 
   Communicator& host_;
+  Device& device_;
   MemorySource& memory_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceTransport> make_host_staged(Communicator& host, Lane& lane) {
-  return std::make_unique<HostStaged>(host, lane);
+std::unique_ptr<DeviceTransport> make_host_staged(Communicator& host, Device& device, Lane& lane) {
+  return std::make_unique<HostStaged>(host, device, lane);
 }
 
 }  // namespace lockstep

@@ -33,16 +33,19 @@ struct Item {
 }  // namespace
 
 struct CUstream_st {
+  int device;
   const char* role;  // by priority: what computes, and what communicates
   std::deque<Item> items;
 };
 struct CUevent_st {
+  int device;
   std::shared_ptr<Mark> mark = std::make_shared<Mark>();
 };
 
 namespace {
 
 std::recursive_mutex mutex;
+thread_local int current_device = 0;
 std::mt19937_64 engine;
 std::vector<cudaStream_t> all;
 
@@ -108,6 +111,8 @@ namespace cuda_on_cpu {
 void on_stream(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);
   if (!streams.queued || !stream) return work();
+  if (stream->device != current_device)
+    throw std::runtime_error("a stream is used by a thread that works with another device");
   push(stream, {.run = std::move(work)});
 }
 
@@ -119,10 +124,11 @@ void poll_on_stream(cudaStream_t stream, std::function<bool()> poll) {
 }  // namespace cuda_on_cpu
 
 const char* cudaGetErrorString(cudaError_t e) {
-  return e == cudaSuccess                 ? "no error"
-         : e == cudaErrorMemoryAllocation ? "out of memory"
-         : e == cudaErrorNotReady         ? "not ready"
-                                          : "CUDA driver version is insufficient";
+  return e == cudaSuccess                      ? "no error"
+         : e == cudaErrorMemoryAllocation      ? "out of memory"
+         : e == cudaErrorNotReady              ? "not ready"
+         : e == cudaErrorInvalidResourceHandle ? "invalid resource handle"
+                                               : "CUDA driver version is insufficient";
 }
 cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -136,7 +142,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = cuda_on_cpu::device.count;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) {
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
@@ -152,7 +159,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   const std::lock_guard lock(mutex);
   if (all.empty()) engine.seed(streams.seed);
-  all.push_back(*stream = new CUstream_st{priority < 0 ? "comm" : "compute", {}});
+  all.push_back(*stream = new CUstream_st{current_device, priority < 0 ? "comm" : "compute", {}});
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -174,7 +181,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+  *event = new CUevent_st{.device = current_device};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -184,6 +191,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   if (!streams.queued || !stream) return cudaSuccess;
+  if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
   event->mark->role = stream->role;
   push(stream, {.reaches = event->mark, .until = ++event->mark->issued});
   return cudaSuccess;

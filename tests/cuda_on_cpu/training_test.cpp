@@ -115,6 +115,25 @@ TEST_F(CudaTraining, WhatDevicesCannotDoIsRefused) {
   EXPECT_NE(ended.errors.find("[dist.backend] 5 ranks on host"), std::string::npos) << ended.errors;
 }
 
+// What NCCL waits for without an end is given up at the limit of what the ranks do.
+TEST_F(CudaTraining, ARankThatDoesNotComeEndsTheRun) {
+  const auto stuck = [&](const std::string& after, const Json& limits) {
+    setenv("CUDA_ON_CPU_NCCL_STUCK", after.c_str(), 1);
+    const Ended ended = train_on(merged(staged("gpt2", 1), {{"dist", limits}}), Way::nccl, 1);
+    unsetenv("CUDA_ON_CPU_NCCL_STUCK");
+    EXPECT_EQ(ended.code, 75) << ended.errors;
+    return ended.errors;
+  };
+  EXPECT_NE(stuck("0", {{"start_timeout_s", 2}})
+                .find("[nccl] ncclCommInitRankConfig at start: not done after 2 s "
+                      "(dist.start_timeout_s); a rank is gone or stuck"),
+            std::string::npos);
+  const std::string in_step = stuck("5", {{"timeout_s", 2}});
+  EXPECT_NE(in_step.find("in step 1: not done after 2 s (dist.timeout_s); a rank is gone or stuck"),
+            std::string::npos)
+      << in_step;
+}
+
 TEST_F(CudaTraining, SoakEveryStageEveryWayInManyOrders) {
   int order = 100;
   for (const std::string arch : {"gpt2", "llama"})

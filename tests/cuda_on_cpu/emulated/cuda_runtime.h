@@ -169,6 +169,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
