@@ -9,7 +9,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -46,8 +45,17 @@ namespace {
 
 std::recursive_mutex mutex;
 thread_local int current_device = 0;
-std::mt19937_64 engine;
+uint64_t state = 0;
 std::vector<cudaStream_t> all;
+
+// SplitMix64. Not <random>'s: scheduler.cpp has that without the race detector's instrumentation,
+// and the linker would take either.
+uint64_t draw() {
+  uint64_t z = state += 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
 
 bool can_run(const CUstream_st* stream) {
   if (stream->items.empty()) return false;
@@ -61,7 +69,7 @@ bool step() {
   for (cudaStream_t stream : all)
     if (can_run(stream)) able.push_back(stream);
   if (able.empty()) return false;
-  cudaStream_t stream = able[engine() % able.size()];
+  cudaStream_t stream = able[draw() % able.size()];
   if (stream->items.front().poll) {
     if (!stream->items.front().poll()) return false;
     stream->items.pop_front();
@@ -75,7 +83,7 @@ bool step() {
 }
 
 void let_run() {
-  for (auto n = engine() % 3; n > 0; --n) step();
+  for (auto n = draw() % 3; n > 0; --n) step();
 }
 
 void push(cudaStream_t stream, Item item) {
@@ -158,7 +166,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   const std::lock_guard lock(mutex);
-  if (all.empty()) engine.seed(streams.seed);
+  if (all.empty()) state = streams.seed;
   all.push_back(*stream = new CUstream_st{current_device, priority < 0 ? "comm" : "compute", {}});
   return cudaSuccess;
 }
