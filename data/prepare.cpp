@@ -1,6 +1,8 @@
 // Text to shards. Read next: tokenizer.cpp.
 #include "data/prepare.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -10,6 +12,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -132,15 +135,60 @@ void write_file(const fs::path& path, std::string_view content) {
   sync_path(path.string());
 }
 
+constexpr const char* record_name = "made_from.txt";
+
+// What the shards depend on, a line each: the options and the content of what was read.
+std::string record_of(PrepareOptions options) {
+  std::string record;
+  const auto add = [&](std::string_view name, const auto& value, std::string_view) {
+    if (name != "out") record += fmt::format("{} = {}\n", name, value);
+  };
+  options.visit(add);
+  const auto add_content = [&](const std::string& input) {
+    const MappedFile file(input);
+    record += fmt::format("content of {} = {} bytes, {:016x}\n", input, file.size(),
+                          XXH3_64bits(file.text().data(), file.text().size()));
+  };
+  add_content(options.text);
+  if (options.tokenizer != "bytes" && options.tokenizer != "train") add_content(options.tokenizer);
+  return record;
+}
+
+// And what was made of it.
+std::string inventory(const fs::path& folder) {
+  std::vector<std::string> lines;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename() != record_name)
+      lines.push_back(
+          fmt::format("made {} = {} bytes\n", entry.path().filename().string(), entry.file_size()));
+  std::sort(lines.begin(), lines.end());
+  return fmt::format("{}", fmt::join(lines, ""));
+}
+
+std::string read_record(const fs::path& folder) {
+  std::ifstream file(folder / record_name, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Why the shards that are there are not the wanted ones, as far as their record tells.
+std::string difference(const fs::path& folder, const std::string& wanted) {
+  std::istringstream was(read_record(folder)), is(wanted);
+  for (std::string before, now; std::getline(was, before) && std::getline(is, now);)
+    if (before != now) return fmt::format(" (made with {}, asked for {})", before, now);
+  return was.str().empty() ? "" : " (its files are not those that were made)";
+}
+
 // OUT.partial, which becomes OUT by complete() and is removed otherwise.
 class PartialFolder {
  public:
   // Refuses early what the last rename would refuse.
-  explicit PartialFolder(const fs::path& out) : out_(out), partial_(out.string() + ".partial") {
+  PartialFolder(const fs::path& out, const std::string& record)
+      : out_(out), partial_(out.string() + ".partial") {
     std::error_code error;
     if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
-      fail(Exit::data, "[data] {} exists and is not an empty folder; remove it or name another out",
-           out.string());
+      fail(Exit::data,
+           "[data] {} exists and is not an empty folder{}; remove it or name another out",
+           out.string(), difference(out, record));
     fs::remove_all(partial_, error);  // of an attempt that was killed
     if (!error) fs::create_directories(partial_, error);
     if (error)
@@ -170,31 +218,14 @@ class PartialFolder {
   bool complete_ = false;
 };
 
-constexpr const char* record_name = "made_from.txt";
-
-// What the shards depend on, one option a line.
-std::string record_of(PrepareOptions options) {
-  std::string record;
-  const auto add = [&](std::string_view name, const auto& value, std::string_view) {
-    if (name != "out") record += fmt::format("{} = {}\n", name, value);
-  };
-  options.visit(add);
-  return record;
-}
-
 }  // namespace
 
 bool is_prepared(const PrepareOptions& options) {
-  const fs::path record = fs::path(options.out) / record_name;
-  std::ifstream file(record, std::ios::binary);
-  if (std::string(std::istreambuf_iterator<char>(file), {}) != record_of(options)) return false;
-  std::error_code error;
-  const auto made = fs::last_write_time(record, error);
-  const auto unchanged = [&](const std::string& input) {
-    return fs::exists(input, error) && fs::last_write_time(input, error) <= made;
-  };
+  check_options(options);
   const bool has_model = options.tokenizer != "bytes" && options.tokenizer != "train";
-  return unchanged(options.text) && (!has_model || unchanged(options.tokenizer));
+  if (!fs::exists(options.text) || (has_model && !fs::exists(options.tokenizer))) return false;
+  const std::string record = read_record(options.out);
+  return !record.empty() && record == record_of(options) + inventory(options.out);
 }
 
 PrepareResult prepare(const PrepareOptions& options) {
@@ -215,7 +246,13 @@ PrepareResult prepare(const PrepareOptions& options) {
          "[data] {} is not UTF-8 at byte {}; convert it (iconv -t UTF-8) or use tokenizer bytes",
          options.text, bad);
 
-  PartialFolder partial(out);
+  if (split == 0)
+    fail(Exit::data,
+         "[data] {} of {} bytes and val_fraction {} leave nothing to train on; use more text or a "
+         "smaller fraction",
+         options.text, text.size(), options.val_fraction);
+  const std::string record = record_of(options);
+  PartialFolder partial(out, record);
   if (trains) {
     const fs::path model = partial.path() / "tokenizer.model";
     write_file(model, train_sentencepiece(text.substr(0, split), options.vocab_size));
@@ -227,7 +264,7 @@ PrepareResult prepare(const PrepareOptions& options) {
   ShardSet val(partial.path(), "val", width, options.shard_tokens);
   encode_all(file, text.substr(0, split), *tokenizer, train);
   encode_all(file, text.substr(split), *tokenizer, val);
-  write_file(partial.path() / record_name, record_of(options));
+  write_file(partial.path() / record_name, record + inventory(partial.path()));
   partial.complete();
 
   PrepareResult result;

@@ -48,8 +48,8 @@ struct PrepareResult {
 // Exit::data for the rest.
 PrepareResult prepare(const PrepareOptions& options);
 
-// Whether OUT was made with these options and neither the text nor the tokenizer's model has
-// changed since.
+// Whether OUT was made with these options from this content of the text and the tokenizer's model,
+// and has every file that was made.
 bool is_prepared(const PrepareOptions& options);
 
 }  // namespace lockstep

@@ -122,7 +122,12 @@ TEST(Prepare, RefusalsLeaveNoFolder) {
   refuse(Exit::usage, {"none cannot read text"}, [](auto& o) { o.tokenizer = "none"; });
 
   prepare(good);
-  expect_error(Exit::data, {"out", "exists and is not an empty folder"}, [&] { prepare(good); });
+  expect_error(Exit::data, {"out", "exists and is not an empty folder (its files"},
+               [&] { prepare(good); });
+  PrepareOptions other = good;
+  other.shard_tokens = 500;
+  expect_error(Exit::data, {"made with shard_tokens = ", ", asked for shard_tokens = 500); remove"},
+               [&] { prepare(other); });
 }
 
 TEST(Prepare, KnowsWhetherItIsAlreadyDone) {
@@ -139,11 +144,26 @@ TEST(Prepare, KnowsWhetherItIsAlreadyDone) {
   others = options;
   others.out = folder / "elsewhere";
   EXPECT_FALSE(is_prepared(others));
-  const auto made = fs::last_write_time(folder / "out/made_from.txt");
-  fs::last_write_time(options.text, made + std::chrono::seconds(1));
+  // What counts is what is in the files, not when they were written.
+  const auto before = fs::last_write_time(options.text);
+  write_text(options.text, numbered_lines(1001));
+  fs::last_write_time(options.text, before);
   EXPECT_FALSE(is_prepared(options));
+  write_text(options.text, numbered_lines(1000));
+  EXPECT_TRUE(is_prepared(options));
+  fs::rename(folder / "out/train_000000.bin", folder / "out/elsewhere.bin");
+  EXPECT_FALSE(is_prepared(options));
+  expect_error(Exit::data, {"(its files are not those that were made)"}, [&] { prepare(options); });
   fs::remove(options.text);
   EXPECT_FALSE(is_prepared(options));
+}
+
+TEST(Prepare, RefusesATextWithNothingToTrainOn) {
+  TempFolder folder;
+  write_text(folder / "one", "x");
+  expect_error(Exit::data, {"one of 1 bytes and val_fraction 0.5 leave nothing to train on"}, [&] {
+    prepare({.text = folder / "one", .out = folder / "out", .val_fraction = 0.5});
+  });
 }
 
 // Kills a child at growing delays: whatever is there under the final name is the whole of it.

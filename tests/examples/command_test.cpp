@@ -136,8 +136,40 @@ TEST_F(Command, DataWorksOnce) {
   const Result third = trainer(command);
   EXPECT_EQ(third.code, 65);
   EXPECT_EQ(third.errors, "trainer: [data] " + folder_ +
-                              "/tokens exists and is not an empty folder; remove it or name "
-                              "another out\n");
+                              "/tokens exists and is not an empty folder (made with val_fraction "
+                              "= 0.5, asked for val_fraction = 0.1); remove it or name another "
+                              "out\n");
+}
+
+// What is written to a full disk is not done.
+TEST_F(Command, OutputThatDoesNotArriveIsAnError) {
+  for (const std::string arguments :
+       {"--help", "train --print-config --config configs/quickstart.json", "train --help-config"}) {
+    const Result result = trainer(arguments + " > /dev/full");
+    EXPECT_EQ(result.code, 75) << arguments;
+    EXPECT_EQ(result.errors,
+              "trainer: [file] cannot write standard output: No space left on device; make room "
+              "and run the same command again\n");
+  }
+}
+
+// A closed stdout's number goes to the next file opened: nothing may be printed into that.
+TEST_F(Command, WithoutStandardOutputFilesStayWhole) {
+  std::ofstream(folder_ + "/text") << "In the beginning\nthere was text\n";
+  EXPECT_EQ(trainer("data --text " + folder_ + "/text --out " + folder_ + "/tokens >&-").code, 0);
+  EXPECT_EQ(read(folder_ + "/tokens/made_from.txt").substr(0, 7), "text = ");
+}
+
+TEST_F(Command, BenchCommOfOneRankIsRefused) {
+  expect_failure("bench comm --backend local --ranks 1", 64,
+                 "[bench comm] one rank exchanges nothing; start several with mpirun -np 2, or use "
+                 "--backend local");
+}
+
+TEST_F(Command, VersionTellsTheBuild) {
+  const Result result = trainer("--version");
+  EXPECT_EQ(result.code, 0) << result.errors;
+  EXPECT_TRUE(result.output.starts_with("commit ")) << result.output;
 }
 
 TEST_F(Command, BenchCommWritesWhatItShows) {
