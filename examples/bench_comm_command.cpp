@@ -124,6 +124,10 @@ void time_codecs(const CommOptions& options, Communicator& communicator, Report&
 
 void comm_action(const CommOptions& options, Communicator& communicator) {
   check_launch(communicator.size());
+  if (!options.codec && communicator.size() == 1)
+    fail(Exit::usage,
+         "[bench comm] one rank exchanges nothing; start several with mpirun -np 2, or use "
+         "--backend local");
   const Topology& where = communicator.topology();
   Report report(options, communicator);
   report.line(fmt::format("# {} ranks on {} hosts, backend {}", where.size, where.hosts,

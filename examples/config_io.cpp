@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/tokenizer.h"
 #include "examples/config_fields.h"
 #include "examples/edit_distance.h"
 
@@ -40,12 +41,16 @@ std::string position(const std::string& text, size_t offset) {
   return fmt::format("{}:{}", 1 + std::count(text.begin(), end, '\n'), column);
 }
 
-// JSON allows a key twice and the library keeps the last one; here that is always a slip.
-class DuplicateKeys {
+// JSON allows a key twice and the library keeps the last one; here that is always a slip. And it
+// would exhaust the stack on what is nested too deeply.
+class ParserChecks {
  public:
-  explicit DuplicateKeys(std::string source) : source_(std::move(source)) {}
+  explicit ParserChecks(std::string source) : source_(std::move(source)) {}
 
-  bool operator()(int, Json::parse_event_t event, const Json& value) {
+  bool operator()(int depth, Json::parse_event_t event, const Json& value) {
+    if (depth > deepest)
+      fail(Exit::config, "[config] {}: nested more than {} deep; a section in a section is right",
+           source_, deepest);
     if (event == Json::parse_event_t::object_start) open_.emplace_back();
     if (event == Json::parse_event_t::object_end) open_.pop_back();
     if (event == Json::parse_event_t::key) {
@@ -59,6 +64,7 @@ class DuplicateKeys {
   }
 
  private:
+  static constexpr int deepest = 20;
   struct Object {
     std::string key;
     std::set<std::string> seen;
@@ -84,7 +90,7 @@ std::string cause(const std::string& message) {
 
 Json parse(const std::string& text, const std::string& source) {
   try {
-    Json json = Json::parse(text, Json::parser_callback_t(DuplicateKeys(source)));
+    Json json = Json::parse(text, Json::parser_callback_t(ParserChecks(source)));
     if (json.is_object()) return json;
     fail(Exit::config, "[config] {}: must hold a JSON object, found {}", source, json.type_name());
   } catch (const nlohmann::json::parse_error& error) {
@@ -130,12 +136,17 @@ class Assigner {
   }
 
   void assign_members(const std::string& prefix, const Json& object) {
-    for (const auto& [key, value] : object.items()) assign(prefix + key, value);
+    for (const auto& [key, value] : object.items()) {
+      if (key.find('.') != std::string::npos)
+        fail(Exit::config, "[config] {}: key \"{}\" has a dot; sections are objects of their own",
+             source_, prefix + key);
+      assign(prefix + key, value);
+    }
   }
 
   void assign_override(const std::string& path, const std::string& text) {
     const ConfigField* field = find(list_.fields, path);
-    Json value = Json::parse(text, Json::parser_callback_t(DuplicateKeys(source_)), false);
+    Json value = Json::parse(text, Json::parser_callback_t(ParserChecks(source_)), false);
     const bool is_text = field && std::holds_alternative<std::string*>(field->value);
     if (value.is_discarded() || (is_text && !value.is_string())) value = text;
     assign(path, value);
@@ -263,6 +274,8 @@ Config read_config(const std::string& file, const std::vector<std::string>& over
     if (equals == std::string::npos || equals == 0)
       fail(Exit::usage, "[config] --set {}: write --set key=value, such as --set optim.lr=1e-3",
            text);
+    if (const size_t bad = invalid_utf8(text); bad != text.npos)
+      fail(Exit::usage, "[config] --set {}...: not UTF-8 at byte {}", text.substr(0, bad), bad);
     Assigner(list, "--set").assign_override(text.substr(0, equals), text.substr(equals + 1));
   }
   return config;

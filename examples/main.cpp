@@ -1,5 +1,6 @@
 // `trainer`: finds the subcommand, runs it, and turns errors into one line and an exit code
 // (core/error.h). Read next: command.h.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -7,16 +8,30 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "dist/launch.h"
+#include "examples/build_info.h"
 #include "examples/command.h"
 #include "examples/edit_distance.h"
+#include "examples/output_file.h"
 
 namespace lockstep {
 
 namespace {
+
+// One message is one line, whatever names it quotes.
+std::string without_control_characters(const std::string& text) {
+  std::string line;
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20)
+      line += fmt::format("\\x{:02x}", static_cast<int>(c));
+    else
+      line += c;
+  return line;
+}
 
 int mpirun_says(const char* variable, int otherwise) {
   const char* value = std::getenv(variable);
@@ -36,8 +51,14 @@ Exit report(Exit code, const std::string& message) {
       sleep(3);
     }
   }
-  std::fprintf(stderr, "trainer: %s%s\n", who.c_str(), message.c_str());
+  std::fprintf(stderr, "trainer: %s%s\n", who.c_str(), without_control_characters(message).c_str());
   return code;
+}
+
+// Else the first file that is opened gets the number, and with it what is printed.
+void open_closed_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) std::abort();
 }
 
 void check_subcommand(const CLI::App& app, const std::string& name) {
@@ -66,6 +87,7 @@ Innermost innermost(const CLI::App& app) {
 Exit run(std::vector<std::string> arguments) {
   CLI::App app("Lockstep: data-parallel training of GPTs.", "trainer");
   app.footer("Without a subcommand it trains: trainer --config configs/quickstart.json");
+  app.set_version_flag("--version", build_info, "say what was built from what, and exit");
   app.require_subcommand(1);
   Exit exit = Exit::ok;
   add_bench_command(app, exit);
@@ -79,7 +101,7 @@ Exit run(std::vector<std::string> arguments) {
   const std::string first = arguments.front();
   if (!first.starts_with("-"))
     check_subcommand(app, first);
-  else if (first != "--help" && first != "-h")
+  else if (first != "--help" && first != "-h" && first != "--version")
     arguments.insert(arguments.begin(), "train");
 
   try {
@@ -87,10 +109,15 @@ Exit run(std::vector<std::string> arguments) {
   } catch (const CLI::CallForHelp&) {
     const Innermost inner = innermost(app);
     std::fputs(inner.app->help(inner.parent).c_str(), bare ? stderr : stdout);
+    finish_output();
     return bare ? Exit::usage : Exit::ok;
+  } catch (const CLI::CallForVersion& version) {
+    fmt::print("{}\n", version.what());
   } catch (const CLI::ParseError& error) {
     fail(Exit::usage, "{}; see `{} --help`", error.what(), innermost(app).call());
   }
+  // A console that went away is no reason to call a training run failed.
+  if (!app.got_subcommand("train")) finish_output();
   return exit;
 }
 
@@ -100,10 +127,14 @@ Exit run(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   using namespace lockstep;
+  open_closed_standard_streams();
   try {
     return static_cast<int>(run({argv + 1, argv + argc}));
   } catch (const Error& error) {
     return static_cast<int>(report(error.code(), error.what()));
+  } catch (const std::bad_alloc&) {
+    return static_cast<int>(
+        report(Exit::config, "[memory] the system refused memory; something smaller is right"));
   } catch (const std::exception& error) {
     return static_cast<int>(report(Exit::internal, error.what()));
   }

@@ -76,6 +76,11 @@ void OutputFile::refused(int reason) const {
   fail_to("write", path_, reason, fmt::format(" after {} of {} bytes", written_, expected_));
 }
 
+void finish_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    fail_to("write", "standard output", errno != 0 ? errno : EIO);
+}
+
 FileSum sum_of_file(const std::string& path) {
   const MappedFile file(path);
   return {file.size(), XXH3_64bits(file.data(), file.size())};

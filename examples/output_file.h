@@ -47,6 +47,9 @@ class OutputFile {
   std::shared_ptr<XXH3_state_s> hash_;
 };
 
+// Of what was printed: that all of it arrived. Errors as above, of "standard output".
+void finish_output();
+
 // The sum of a file's content as it is on disk now. Exit::data if it cannot be read.
 FileSum sum_of_file(const std::string& path);
 

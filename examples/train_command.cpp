@@ -7,6 +7,7 @@
 
 #include "examples/command.h"
 #include "examples/config_io.h"
+#include "examples/output_file.h"
 #include "examples/trainer.h"
 
 namespace lockstep {
@@ -23,6 +24,7 @@ struct TrainOptions {
 Exit train_action(const TrainOptions& options) {
   if (options.help_config) {
     std::fputs(config_help().c_str(), stdout);
+    finish_output();
     return Exit::ok;
   }
   if (options.config.empty())
@@ -30,6 +32,7 @@ Exit train_action(const TrainOptions& options) {
   const Config config = read_config(options.config, options.set);
   if (options.print_config) {
     std::fputs(print_config(config).c_str(), stdout);
+    finish_output();
     return Exit::ok;
   }
   return train(config);

@@ -220,5 +220,20 @@ TEST(EditDistance, KnownPairs) {
   EXPECT_EQ(edit_distance("flaw", "lawn"), 2u);
 }
 
+TEST_F(ConfigIo, KeysWithDotsBelongIntoSections) {
+  EXPECT_EQ(message(R"({"model": {"n_layer": 2}, "model.n_layer": 5})"),
+            "[config] FILE: key \"model.n_layer\" has a dot; sections are objects of their own");
+}
+
+TEST_F(ConfigIo, WhatIsNestedTooDeeplyIsRefused) {
+  EXPECT_EQ(message("{\"model\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+            "[config] FILE: nested more than 20 deep; a section in a section is right");
+}
+
+TEST_F(ConfigIo, OverridesAreUtf8) {
+  EXPECT_EQ(message("{}", {"run_dir=caf\xe9"}, Exit::usage),
+            "[config] --set run_dir=caf...: not UTF-8 at byte 11");
+}
+
 }  // namespace
 }  // namespace lockstep
