@@ -217,6 +217,10 @@ std::string save_checkpoint(Communicator& communicator, const SaveRequest& reque
 
 Checkpoint open_checkpoint(const std::string& path, Check check) {
   const json content = read_manifest(path);
+  const std::optional<int64_t> named = step_of(fs::path(path).filename());
+  if (named && *named != content["step"])
+    refuse(path, "its name says step {}, its {} step {}; name it after that", *named, manifest_name,
+           content["step"].dump());
   Checkpoint checkpoint{path, content["step"], content["ranks"], content["metadata"].dump(), {}};
   for (const auto& [name, entry] : content["files"].items()) {
     const FileSum sum{entry["bytes"], std::stoull(entry["xxh3"].get<std::string>(), nullptr, 16)};

@@ -34,6 +34,7 @@ std::vector<NamedTensor> load_weights(const SavedModel& saved, bool masters) {
     const bool from_master = masters && state.contains(master);
     const Tensor weight = from_master ? Tensor::empty(parameter.shape()) : parameter.detach();
     state.read({from_master ? master : name, weight});
+    check_finite({name, weight}, saved.checkpoint.path);
     weights.push_back({name, weight});
   }
   return weights;

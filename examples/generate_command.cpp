@@ -1,5 +1,6 @@
 // `trainer generate`: text from the weights of a checkpoint. Read next: generate.h.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,13 +25,19 @@ struct Options {
 };
 
 void generate_action(Options options) {
-  const auto [checkpoint, config] = find_model(options.source);
+  if (!std::isfinite(options.generate.temperature))  // CLI11 takes "nan" for not negative
+    fail(Exit::usage, "[generate] --temperature {}; 0 or a positive number is right",
+         options.generate.temperature);
+  const auto [checkpoint, config, trained_with] = find_model(options.source);
   const auto tokenizer = open_tokenizer(config.data.tokenizer);
   if (!tokenizer)
     fail(Exit::config,
          "[generate] {} was trained with data.tokenizer none, so its tokens have no text; train "
          "with a tokenizer",
          checkpoint.path);
+  if (tokenizer->identity() != trained_with)
+    fail(Exit::data, "[generate] {} is another tokenizer ({}) than {} was trained with ({})",
+         config.data.tokenizer, tokenizer->identity(), checkpoint.path, trained_with);
   const auto prompt = tokenizer->encode(options.prompt.value_or(config.train.sample_prompt));
   if (prompt.empty())
     fail(Exit::usage, "[generate] --prompt is empty; text starts from at least one token");
@@ -41,7 +48,10 @@ void generate_action(Options options) {
   AllocatorScope scope(allocator);
   Gpt model(config.model, config.train.dtype(), config.train.seed);
   const SavedState state(checkpoint);
-  for (const NamedTensor& parameter : model.parameters()) state.read(parameter);
+  for (const NamedTensor& parameter : model.parameters()) {
+    state.read(parameter);
+    check_finite(parameter, checkpoint.path);
+  }
   fmt::print("{}\n", tokenizer->decode(generate(model, prompt, options.generate)));
 }
 

@@ -196,12 +196,26 @@ Deal Replica::deal() const {
   return config_.dist.reduced() ? Deal::interleaved : Deal::blocked;
 }
 
+void Replica::check_validation_data() const {
+  if (!val_data_) return;
+  const ValidationSampler sampler = validation_sampler();
+  const TokenWindow last = sampler.window(sampler.samples() - 1);
+  constexpr int64_t piece = 1 << 16;
+  std::vector<int32_t> ids(piece);
+  for (int64_t at = 0, end = last.start + last.length + 1; at < end; at += piece)
+    val_data_->read(at, std::min(piece, end - at), ids.data());
+}
+
+ValidationSampler Replica::validation_sampler() const {
+  return {"data.val", val_data_->size(), config_.train.seq_len,
+          config_.train.eval_batches * config_.train.micro_batch};
+}
+
 double Replica::evaluate() {
   check(val_data_ != nullptr, "[evaluate] no validation data; set data.val");
   NoGrad no_grad;
   const int64_t rows = config_.train.micro_batch, ranks = communicator_.size();
-  const ValidationSampler sampler("data.val", val_data_->size(), config_.train.seq_len,
-                                  config_.train.eval_batches * rows);
+  const ValidationSampler sampler = validation_sampler();
   const int64_t batches = (sampler.samples() + rows - 1) / rows,
                 rounds = (batches + ranks - 1) / ranks;
   Loader loader(

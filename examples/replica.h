@@ -32,6 +32,10 @@ class Replica {
   // Mean loss per token over the validation split, the same on all ranks. Collective.
   double evaluate();
 
+  // That evaluate() will find what it needs: read once now, rather than trained for in vain.
+  // Exit::data.
+  void check_validation_data() const;
+
   // Continues with step t + 1: the data position follows from t.
   void start_after(int64_t t, int64_t skipped_in_a_row);
 
@@ -62,6 +66,7 @@ class Replica {
  private:
   void attach_units();
   MemoryModel memory_model() const;
+  ValidationSampler validation_sampler() const;
   void plan(int64_t t);
   Tensor train_micro_batch(int64_t micro);
   Tensor batch_loss(const Batch& batch, const ForwardContext& context);

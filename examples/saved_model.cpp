@@ -35,7 +35,7 @@ void add_model_source(CLI::App& command, ModelSource& source) {
 SavedModel find_model(const ModelSource& source) {
   const Checkpoint checkpoint = find_checkpoint(source);
   const SavedRun run = SavedRun::from_json(checkpoint.metadata, checkpoint.path);
-  return {checkpoint, parse_config(run.config, checkpoint.path)};
+  return {checkpoint, parse_config(run.config, checkpoint.path), run.tokenizer};
 }
 
 }  // namespace lockstep

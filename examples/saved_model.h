@@ -22,7 +22,8 @@ void add_model_source(CLI::App& command, ModelSource& source);
 
 struct SavedModel {
   Checkpoint checkpoint;
-  Config config;  // of the run that saved it
+  Config config;          // of the run that saved it
+  std::string tokenizer;  // its identity()
 };
 
 // The newest complete checkpoint of a run, or the one that is named, after all checksums were

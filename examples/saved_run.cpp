@@ -29,6 +29,7 @@ constexpr std::array free_keys = {"run_dir",
                                   "data.train",
                                   "data.val",
                                   "data.workers",
+                                  "data.tokenizer",
                                   "model.init_from",
                                   "dist.",
                                   "train.global_batch",
@@ -54,6 +55,7 @@ std::string key_of(std::string pointer) {
 std::string SavedRun::to_json() const {
   return Json{{"config", Json::parse(config)},
               {"data_identity", data_identity},
+              {"tokenizer", tokenizer},
               {"step", step},
               {"global_batch", global_batch},
               {"skipped_in_a_row", skipped_in_a_row},
@@ -62,7 +64,7 @@ std::string SavedRun::to_json() const {
               {"threads", threads},
               {"cpu", cpu},
               {"environment", environment}}
-      .dump(1);
+      .dump(1, ' ', false, Json::error_handler_t::replace);  // an environment may hold any bytes
 }
 
 SavedRun SavedRun::from_json(const std::string& text, const std::string& where) {
@@ -70,6 +72,7 @@ SavedRun SavedRun::from_json(const std::string& text, const std::string& where) 
     const Json json = Json::parse(text);
     return {.config = json.at("config").dump(),
             .data_identity = json.at("data_identity"),
+            .tokenizer = json.at("tokenizer"),
             .step = json.at("step"),
             .global_batch = json.at("global_batch"),
             .skipped_in_a_row = json.at("skipped_in_a_row"),
@@ -112,11 +115,16 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   }
   if (saved.global_batch != now.global_batch)
     fail(Exit::config,
-         "[train.global_batch] is {} samples but the checkpoint was made with {}; set it back",
-         now.global_batch, saved.global_batch);
+         "[train.global_batch] is {} samples but the checkpoint was made with {}; set it to {} (0, "
+         "the default, follows the number of ranks)",
+         now.global_batch, saved.global_batch, saved.global_batch);
   if (saved.data_identity != now.data_identity)
     fail(Exit::config, "[data.train] is other data ({}) than the checkpoint was made with ({})",
          now.data_identity, saved.data_identity);
+  if (saved.tokenizer != now.tokenizer)
+    fail(Exit::config,
+         "[data.tokenizer] is another one ({}) than the checkpoint was made with ({}); set it back",
+         now.tokenizer, saved.tokenizer);
   // One tree over all micro-batches of a step, whoever computes and adds them.
   const bool any_world = before.value("/train/reproducible", "") == "any_world" &&
                          after.value("/train/reproducible", "") == "any_world";
@@ -135,8 +143,9 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   std::map<std::string, std::string> either = saved.environment;
   either.insert(now.environment.begin(), now.environment.end());
   for (const auto& [name, value] : either)
-    note("the environment's " + name, value_in(saved, name), value_in(now, name),
-         "; bits may differ");
+    if (!name.starts_with("OMPI_"))  // how bytes travel, never what they are
+      note("the environment's " + name, value_in(saved, name), value_in(now, name),
+           "; bits may differ");
   return notes;
 }
 

@@ -13,6 +13,7 @@ namespace lockstep {
 struct SavedRun {
   std::string config;         // resolved, as print_config() writes it
   std::string data_identity;  // Dataset::identity() of data.train
+  std::string tokenizer;      // Tokenizer::identity(), or none
   int64_t step = 0;
   int64_t global_batch = 0;  // samples per step
   int64_t skipped_in_a_row = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -169,6 +170,23 @@ void SavedState::check_shape(const NamedTensor& whole) const {
            to_string(whole.tensor.shape()));
 }
 
+void SavedState::check_parameters(const std::vector<NamedTensor>& all) const {
+  std::set<std::string> names;
+  for (const NamedTensor& parameter : all) {
+    check_shape(parameter);
+    names.insert(parameter.name);
+  }
+  // Optimizer state and residuals are called like their parameter, with one word more.
+  for (const auto& [key, pieces] : pieces_) {
+    const std::string& name = key.first;
+    if (!names.contains(name) && !names.contains(name.substr(0, name.rfind('.'))))
+      refuse(path_,
+             "\"{}\" is no parameter of this model, nor of its optimizer state; the model "
+             "that was saved is another one",
+             name);
+  }
+}
+
 // The first is copied, not added to zero, which would turn -0 into 0.
 void SavedState::read_residual(const NamedTensor& wanted, int rank, int ranks) const {
   const PieceName name = parse_name(wanted.name);
@@ -218,6 +236,21 @@ std::vector<std::string> SavedState::residual_notes(const std::vector<NamedTenso
         "what codecs left out of {} parameters is dropped: they have no error feedback now",
         dropped));
   return lines;
+}
+
+void check_finite(const NamedTensor& weight, const std::string& where) {
+  const auto check_all = [&]<class T>(const std::vector<T>& values) {
+    const auto bad = std::ranges::find_if(values, [](T x) { return !std::isfinite(to_float(x)); });
+    if (bad != values.end())
+      refuse(where,
+             "\"{}\" has {} at element {}; the run that saved it had diverged, an older "
+             "checkpoint may be right",
+             weight.name, to_float(*bad), bad - values.begin());
+  };
+  if (weight.tensor.dtype() == DType::bf16)
+    check_all(weight.tensor.to_vector<bf16>());
+  else
+    check_all(weight.tensor.to_vector<float>());
 }
 
 }  // namespace lockstep

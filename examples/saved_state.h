@@ -49,6 +49,9 @@ class SavedState {
   // That the saved tensor of this name has this shape, as far as its pieces tell. The elements of
   // `whole` need not be there.
   void check_shape(const NamedTensor& whole) const;
+  // That of every parameter, and that no other one was saved: what is left over of a larger model
+  // would be lost without a word.
+  void check_parameters(const std::vector<NamedTensor>& all) const;
 
  private:
   struct Piece {
@@ -73,5 +76,8 @@ class SavedState {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<Key, std::vector<Piece>> pieces_;  // by their begin
 };
+
+// Exit::data if a weight read from `where` is no number.
+void check_finite(const NamedTensor& weight, const std::string& where);
 
 }  // namespace lockstep

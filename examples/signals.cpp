@@ -21,13 +21,17 @@ void note(int number) {
 
 void catch_stop_signals() {
   received.store(0);
-  for (int number : {SIGUSR1, SIGTERM, SIGINT}) {
+  for (int number : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) {
     struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    if (number == SIGHUP && action.sa_handler == SIG_IGN) continue;  // as nohup wants it
+    action = {};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     sigaction(number, &action, nullptr);
   }
+  std::signal(SIGPIPE, SIG_IGN);  // who reads along may leave; the log file stays
 }
 
 int stop_signal() {
@@ -42,6 +46,8 @@ const char* signal_name(int number) {
       return "TERM";
     case SIGINT:
       return "INT";
+    case SIGHUP:
+      return "HUP";
     default:
       return "none";
   }

@@ -37,6 +37,7 @@ Trainer::Trainer(const Config& config, Communicator& communicator)
       replica_(config, communicator) {
   if (tokenizer_) check_vocab(*tokenizer_, config.model.vocab_size);
   on_rank_0(communicator_, [&] {
+    replica_.check_validation_data();
     folder_.emplace(config_.run_dir);
     log_ = std::make_unique<RunLog>(folder_->log_path(), config_.log.progress);
     metrics_.emplace(folder_->metrics_path());
@@ -73,23 +74,34 @@ Exit Trainer::train() {
     const int signal = agree_on_signal();
     if (signal && first_)
       log_->info(fmt::format("signal {}: stopping after step {}", signal_name(signal), t));
-    const bool last = t == config_.train.steps;
-    if (!signal) occasional_work(metrics, last);
+    const bool last = t == config_.train.steps, stops = signal && !last;
+    if (stops) save(t);  // before all else: whoever sent the signal may not wait for an evaluation
+    occasional_work(metrics, last);
     report(metrics, last);
     stop_if_diverged(t);
-    if (signal || last || is_due(config_.checkpoint.every, t)) save(t);
+    if (!stops && should_save(t, last)) save(t);
     if (is_due(config_.dist.verify_every, t)) replica_.verify();
-    if (signal && !last) {
+    if (stops) {
       if (first_)
-        log_->info(fmt::format("stopped after step {} of {}; the same command resumes", t,
-                               config_.train.steps));
+        log_->info(fmt::format(
+            "stopped after step {} of {}; the same command resumes{}", t, config_.train.steps,
+            config_.checkpoint.resume == "auto" ? "" : " with --set checkpoint.resume=auto"));
       return Exit::restart;
     }
   }
   if (first_)
-    log_->info(
-        fmt::format("done: {} steps, newest checkpoint {}", t, folder_->checkpoint_path(saved_)));
+    log_->info(fmt::format(
+        "done: {} steps{}, newest checkpoint {}", t,
+        t == config_.train.steps ? "" : fmt::format(" (train.steps is {})", config_.train.steps),
+        folder_->checkpoint_path(saved_)));
   return Exit::ok;
+}
+
+// Not while steps are being skipped: weights that cannot go on would push out those that can. What
+// was due then is saved after the next step that is good.
+bool Trainer::should_save(int64_t t, bool last) {
+  save_is_due_ |= is_due(config_.checkpoint.every, t);
+  return last || (save_is_due_ && replica_.skipped_in_a_row() == 0);
 }
 
 // What is not done at every step; its time belongs to no step.
@@ -204,16 +216,19 @@ void Trainer::load_state(const std::string& checkpoint) {
   replica_.state_changed();
 }
 
-// Those of another run, whose model must have the same parameters: a checkpoint, or a file that was
-// exported.
+// Those of another run, whose model must have the same parameters, no more and no fewer: a
+// checkpoint, or a file that was exported.
 void Trainer::load_weights(const std::string& path) {
   const bool exported = std::filesystem::is_regular_file(path);
   on_rank_0(communicator_, [&] { return exported ? path : open_checkpoint(path).path; });
   all_or_none(communicator_, [&] {
     const SavedState saved =
         exported ? SavedState(path) : SavedState(open_checkpoint(path, Check::sizes));
-    for (const NamedTensor& parameter : replica_.model().parameters()) saved.check_shape(parameter);
-    for (const NamedTensor& shard : replica_.weights()) saved.read(shard);
+    saved.check_parameters(replica_.model().parameters());
+    for (const NamedTensor& shard : replica_.weights()) {
+      saved.read(shard);
+      check_finite(shard, path);
+    }
     return std::string();
   });
   replica_.weights_changed();
@@ -234,7 +249,9 @@ void Trainer::stop_if_diverged(int64_t t) const {
        "[train] step {}: {} steps in a row had a loss or gradient that is not finite, in the last "
        "one first in {}; a lower optim.lr, longer warm-up or grad_clip may help ({})",
        t, replica_.skipped_in_a_row(), replica_.non_finite(),
-       saved_ > 0 ? fmt::format("the checkpoint of step {} is untouched", saved_)
+       saved_ > 0 ? fmt::format("in another run_dir, which may start from these weights: "
+                                "model.init_from={}",
+                                checkpoint_path(checkpoints_of(config_.run_dir), saved_))
                   : "no checkpoint was saved yet");
 }
 
@@ -247,11 +264,17 @@ void Trainer::report(const StepMetrics& step, bool last) {
   metrics_->append(m);
   std::string line = fmt::format(
       "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.0f} tok/s  MFU {:.2f}  {:.0f} ms = "
-      "{:.0f} compute + {:.0f} comm "
-      "+ {:.0f} wait + {:.0f} data",
+      "{:.0f} compute + {:.0f} exposed comm + {:.0f} wait + {:.0f} data",
       m.step, std::to_string(config_.train.steps).size(), config_.train.steps, m.loss, m.lr,
       m.grad_norm, m.tokens_per_s, *m.mfu, m.step_ms, m.compute_ms, m.exposed_comm_ms, m.wait_ms,
       m.data_ms);
+  if (*m.mfu > 1 && !mfu_doubted_) {
+    mfu_doubted_ = true;
+    log_->warn(
+        fmt::format("step {} has an MFU of {:.2f}: this machine was busier when the peak was "
+                    "measured, at start; MFU means little in this attempt",
+                    m.step, *m.mfu));
+  }
   if (m.skipped > 0)
     log_->warn(fmt::format("step {} skipped: {} is not finite", m.step, replica_.non_finite()));
   if (m.step == 1)
@@ -280,12 +303,15 @@ void Trainer::save(int64_t t) {
   const PhaseScope scope(communicator_, {Phase::checkpoint, t});
   SaveRequest request;
   request.step = t;
-  request.keep_last = config_.checkpoint.keep_last;
+  // Of steps that were skipped the weights may be worth nothing: nothing goes to make room for
+  // them.
+  request.keep_last = replica_.skipped_in_a_row() > 0 ? 0 : config_.checkpoint.keep_last;
   request.folder = checkpoints_of(config_.run_dir);
   request.files = state_files(communicator_.rank(), replica_.state());
   if (first_) request.metadata = describe(t).to_json();
   const std::string path = save_checkpoint(communicator_, request);
   saved_ = t;
+  save_is_due_ = false;
   if (first_) log_->info(fmt::format("saved {}", path));
 }
 
@@ -293,6 +319,7 @@ SavedRun Trainer::describe(int64_t t) const {
   const auto environment = relevant_environment();
   return {.config = print_config(config_),
           .data_identity = replica_.data_identity(),
+          .tokenizer = tokenizer_ ? tokenizer_->identity() : "none",
           .step = t,
           .global_batch = replica_.tokens_per_step() / config_.train.seq_len,
           .skipped_in_a_row = replica_.skipped_in_a_row(),

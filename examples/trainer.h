@@ -37,6 +37,7 @@ class Trainer {
   void stop_if_diverged(int64_t t) const;
   void report(const StepMetrics& metrics, bool last);
   void print_sample(int64_t t);
+  bool should_save(int64_t t, bool last);
   void save(int64_t t);
   int agree_on_signal();
   SavedRun describe(int64_t t) const;
@@ -51,7 +52,9 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer_;  // null: ids have no text
   Replica replica_;
   double peak_gflops_ = 0;  // this rank's GEMMs in the run's precision, measured at start
-  int64_t saved_ = 0;       // step of the newest checkpoint
+  bool mfu_doubted_ = false;
+  bool save_is_due_ = false;
+  int64_t saved_ = 0;  // step of the newest checkpoint
 };
 
 // Starts the ranks that config.dist asks for and trains; returns the process's exit code.

@@ -230,6 +230,9 @@ TEST(Checkpoint, ExplicitPathsAndSizesOnly) {
                [&] { open_checkpoint(folder.path()); });
   edit(folder / "step-00000001/rank-000.safetensors", [](auto& text) { text.back() ^= 1; });
   EXPECT_NO_THROW(open_checkpoint(folder / "step-00000001", Check::sizes));
+  std::filesystem::rename(folder / "step-00000001", folder / "step-00000003");
+  expect_error(Exit::data, {"its name says step 3, its manifest.json step 1; name it after that"},
+               [&] { open_checkpoint(folder / "step-00000003", Check::sizes); });
 }
 
 // Starting from nothing where something was saved would hide the loss.

@@ -15,6 +15,7 @@ struct Attempt {
   SavedRun saved() const {
     return {.config = print_config(config),
             .data_identity = "text",
+            .tokenizer = "bytes",
             .step = 10,
             .global_batch = 8,
             .ranks = ranks,
@@ -82,6 +83,30 @@ TEST(SavedRun, WhatIsNoRunIsRefused) {
   expect_error(Exit::data,
                {"[resume] here holds no training run (", "a folder that training saved"},
                [] { SavedRun::from_json("{}", "here"); });
+}
+
+TEST(SavedRun, HowBytesTravelIsNotNoted) {
+  SavedRun before = Attempt().saved(), after = before;
+  after.environment["OMPI_MCA_hwloc_base_binding_policy"] = "none";
+  EXPECT_EQ(check_resumable(before, after), Lines());
+  after.environment["OMP_DYNAMIC"] = "true";
+  EXPECT_EQ(check_resumable(before, after).size(), 1);
+}
+
+TEST(SavedRun, AnotherBatchSaysWhatToSet) {
+  SavedRun before = Attempt().saved(), after = before;
+  after.global_batch = 4;
+  expect_error(
+      Exit::config,
+      {"[train.global_batch] is 4 samples but the checkpoint was made with 8; set it to 8"},
+      [&] { check_resumable(before, after); });
+}
+
+// An environment variable may hold anything.
+TEST(SavedRun, BytesThatAreNotUtf8AreSaved) {
+  SavedRun run = Attempt().saved();
+  run.environment["OMP_AFFINITY_FORMAT"] = "caf\xe9";
+  EXPECT_EQ(SavedRun::from_json(run.to_json(), "test").environment.size(), 1);
 }
 
 }  // namespace

@@ -179,5 +179,14 @@ TEST(SavedState, WhatIsMissingIsNamed) {
   });
 }
 
+TEST(SavedState, WeightsMustBeNumbers) {
+  Tensor weight = counting(0, 8);
+  EXPECT_NO_THROW(check_finite({"w", weight}, "there"));
+  weight.data<float>()[5] = INFINITY;
+  expect_error(Exit::data, {"[checkpoint] there: \"w\" has inf at element 5; the run"}, [&] {
+    check_finite({"w", weight}, "there");
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -121,6 +121,20 @@ TEST_F(Reports, ADivergedRunStopsAndKeepsItsCheckpoint) {
       checkpoints("run").back(),
       "step-" + std::string(8 - std::to_string(run.lines).size(), '0') + std::to_string(run.lines));
   EXPECT_EQ(command(trainer() + " generate --run run --prompt x --tokens 1").code, 0);
+  // While steps are skipped nothing is saved, so nothing pushes the good checkpoints out.
+  EXPECT_EQ(checkpoints("run").back().substr(5), fmt::format("{:08}", run.lines - 3));
+  expect_one_line(ended, 65,
+                  {"model.init_from=run/checkpoints/" + checkpoints("run").back() + ")"});
+}
+
+// Found before the first step, not at the first evaluation, which would be too late.
+TEST_F(Reports, BadValidationDataIsFoundBeforeTraining) {
+  ShardWriter writer(folder_ / "val.bin", 2);
+  writer.append(std::vector<int32_t>(64, 999));
+  writer.finish();
+  configure("run", {{"data", {{"val", "val.bin"}}}});
+  expect_one_line(train("run"), 65, {"val.bin: token 0 has id 999, outside the vocabulary of 256"});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/metrics.jsonl"));
 }
 
 TEST_F(Reports, GenerateWritesFromARunOrACheckpoint) {

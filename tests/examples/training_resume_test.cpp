@@ -195,6 +195,38 @@ TEST_F(Signals, SoakTermWithoutMpirunEndsWithACheckpointAnd75) {
   interrupt(SIGTERM, Launch::alone, {75});
 }
 
+// Also the step at whose end the signal came is evaluated.
+TEST_F(Signals, AnEvaluationThatIsDueIsNotLost) {
+  const Json endless = merged(steps(1'000'000), {{"train", {{"eval_every", 1}}}});
+  configure("run", endless);
+  Process process(folder_.path(), trainer() + " --config run.json");
+  ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 3; }));
+  process.send(SIGHUP);
+  EXPECT_EQ(process.wait().code, 75);
+  expect_logged("run", "signal HUP");
+  for (const auto& [step, metrics] : trace("run").steps)
+    EXPECT_TRUE(metrics.contains("val_loss")) << step;
+}
+
+TEST_F(Resume, WithAnotherTokenizerIsRefused) {
+  trained("run", steps(2));
+  configure("run", merged(steps(3), {{"data", {{"tokenizer", "none"}}}}));
+  expect_one_line(
+      train("run"), 78,
+      {"[data.tokenizer] is another one (none) than the checkpoint was made with (bytes"});
+}
+
+TEST_F(Resume, OfALargerModelsWeightsIsRefused) {
+  trained("run", steps(2));
+  for (const std::string source : {"run/checkpoints/step-00000002", "weights"}) {
+    if (source == "weights") {
+      EXPECT_EQ(command(trainer() + " export --run run --out weights").code, 0);
+    }
+    configure("other", {{"model", {{"n_layer", 1}, {"init_from", source}}}});
+    expect_one_line(train("other"), 65, {"is no parameter of this model"});
+  }
+}
+
 // mpirun leaves its ranks a second; it returns 1 or what they did.
 TEST_F(Signals, SoakTermToMpirunLosesAtMostTheStepsSinceTheLastCheckpoint) {
   interrupt(SIGTERM, Launch::mpirun, {1, 75, 143});
