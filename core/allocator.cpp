@@ -33,7 +33,10 @@ class HostMemory : public MemorySource {
   void* allocate(size_t bytes) override {
     const size_t alignment = bytes >= huge_page ? huge_page : 64;
     void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    if (!p) fail(Exit::restart, "[memory] the system refused {} bytes; use a smaller batch", bytes);
+    if (!p)
+      fail(Exit::config,
+           "[memory] the system refused {} bytes; a smaller model or train.micro_batch needs less",
+           bytes);
     // Fewer page faults at first touch and fewer TLB misses later; only a hint, so its result is
     // not checked.
     if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);

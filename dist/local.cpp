@@ -174,6 +174,8 @@ void run_rank(LocalWorld& world, int rank, std::unique_ptr<Transport> transport,
     leave(error.failure());
   } catch (const Error& error) {
     leave({rank, error.code(), error.what()});
+  } catch (const std::system_error& error) {  // a thread that the system refused
+    leave({rank, Exit::config, error.what()});
   } catch (const std::exception& error) {
     leave({rank, Exit::internal, error.what()});
   }
@@ -207,13 +209,26 @@ void run_local(int ranks, const TransportOptions& options,
   if (ranks < 1) fail(Exit::config, "[dist] local_ranks is {}; it must be at least 1", ranks);
   auto world = std::make_shared<LocalWorld>(ranks);
   std::vector<std::thread> threads;
+  const auto returned = [&](int count) {
+    std::lock_guard lock(world->mutex);
+    world->returned += count;
+    world->changed.notify_all();
+  };
   for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      run_rank(*world, r, std::make_unique<LocalTransport>(world, r, options), options, body);
-      std::lock_guard lock(world->mutex);
-      ++world->returned;
-      world->changed.notify_all();
-    });
+    try {
+      threads.emplace_back([&, r] {
+        run_rank(*world, r, std::make_unique<LocalTransport>(world, r, options), options, body);
+        returned(1);
+      });
+    } catch (const std::system_error& error) {
+      world->fail({r, Exit::config,
+                   fmt::format("[local] the system refused the thread of rank {} of {}: {}; fewer "
+                               "ranks are right",
+                               r, ranks, error.code().message())
+                       .c_str()});
+      returned(ranks - r);
+      break;
+    }
   }
   wait_for_ranks(*world);
   for (std::thread& thread : threads) thread.join();

@@ -113,7 +113,8 @@ TEST(Allocator, ReturnsCachedBlocksBeforeItGivesUp) {
 
 TEST(Allocator, HostMemoryRefusesTheImpossible) {
   EXPECT_ERROR(host_memory().allocate(size_t{1} << 62), Exit::restart,
-               "[memory] the system refused 4611686018427387904 bytes; use a smaller batch");
+               "[memory] the system refused 4611686018427387904 bytes; a smaller model or "
+               "train.micro_batch needs less");
 }
 
 TEST(Storage, IsReleasedAndBoundAgainUnderItsTensors) {
