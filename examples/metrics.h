@@ -11,7 +11,7 @@ namespace lockstep {
 
 struct StepMetrics {
   int64_t step = 0;     // counted from 1
-  int64_t attempt = 0;  // counted from 1: how often the run was started so far
+  int64_t attempt = 0;  // counted from 1: starts of the run that made a step
   double loss = 0;      // mean per token of the step's global batch
   std::optional<double> val_loss;
   double lr = 0;

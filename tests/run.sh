@@ -9,6 +9,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 labels=(-L quick)
 case ${1:-} in
+  -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit ;;
   --all) labels=(-LE sanitize); shift ;;
   --sanitizers) labels=(); shift ;;
 esac
