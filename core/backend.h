@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/codecs.h"
 #include "core/functors.h"
 #include "core/step_scalars.h"
 #include "core/stream.h"
@@ -49,9 +50,6 @@ struct Heads {
 
 enum class Reduction { sum, mean, max };
 
-// Elements per cell: codecs, norms and shard cuts all count cells from each parameter's start.
-constexpr int64_t cell_size = 4096;
-
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -63,6 +61,13 @@ class Backend {
   // finds it in the cache, everything where each kernel has to be launched. A multiple of
   // cell_size.
   virtual int64_t piece() const = 0;
+
+  // Says who computes attention from now on, of b samples of t tokens: "own" kernels, "cudnn", or
+  // "auto": cuDNN where it is and has a deterministic engine. Returns what was chosen and why, for
+  // the log. Other shapes stay with the own kernels. Exit::config if cuDNN was asked for and
+  // cannot.
+  virtual std::string use_attention(const std::string& wanted, const Heads& heads, DType type,
+                                    int64_t b, int64_t t);
 
   // ---- movement and elementwise; any strides, any mix of fp32 and bf16
   virtual void fill(Tensor& out, float value) = 0;
@@ -82,9 +87,16 @@ class Backend {
   // out [.., m, n] = alpha * a [.., m, k] b [.., k, n] + bias. a and b: one of the last two strides
   // is 1 (so either may be a transposed view); at most one batch dimension. out: fp32 or a's type.
   virtual void gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) = 0;
+  // pre = a b + bias (null: none) and y = gelu(pre), all [m, n] of a's type.
+  virtual void gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
+                         Tensor& pre, Tensor& y) = 0;
+  // dpre [m, n] = a b * gelu'(pre), of a's type, and, if db, db [n] = sum of its rows.
+  virtual void gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu,
+                              const Tensor& pre, Tensor& dpre, Tensor* db, bool accumulate_db) = 0;
   // db [n] fp32 = sum over the rows of dy [m, n].
   virtual void sum_rows(const Tensor& dy, Tensor& db, bool accumulate) = 0;
-  // dpre [m, n] = dy * gelu'(pre) and, if db, db [n] = sum of its rows, in one pass.
+  // dpre [m, n] = dy * gelu'(pre) and, if db, db [n] = sum of its rows, in one pass. dpre may be
+  // dy.
   virtual void gelu_bias_grad(const Unary& gelu, const Tensor& pre, const Tensor& dy, Tensor& dpre,
                               Tensor* db, bool accumulate_db) = 0;
 
@@ -145,6 +157,20 @@ class Backend {
   // order: ((0+1)+(2+3))+4. An out may be one of the parts.
   virtual void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
                         int64_t n) = 0;
+
+  // ---- codecs, over a run of cells
+  // Writes x [run.elements] to `wire`, which is 16-byte aligned, and returns the bytes used, a
+  // multiple of 16, at most capacity(). `rest` [run.elements], if it is not null, gets x - decoded,
+  // rounded to fp32: what was not sent. It may be x itself, but not overlap it otherwise.
+  //
+  // Cells are encoded independently of each other. A cell with a NaN or an infinity decodes to one
+  // with a NaN or an infinity, so whoever looks at the sum sees that the step must be skipped;
+  // `rest` is worthless then. Of finite elements every backend writes the same bits.
+  virtual size_t encode(const CellCodec& codec, const CodecRun& run, const float* x,
+                        std::byte* wire, float* rest) = 0;
+  // Overwrites `out` with what was encoded of the cells [first, first + count) of the run.
+  virtual void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,
+                      int64_t first, int64_t count, float* out) = 0;
 };
 
 // The backend of the calling thread; the CPU's until a scope says otherwise.

@@ -47,11 +47,7 @@ struct CodecCase {
   void encode() {
     used = codec.encode(run, x.data(), wire(), codec.lossless() ? nullptr : rest.data());
   }
-  void decode() {
-    parallel_for(cell_count(run.elements), [this](int64_t cell) {
-      codec.decode_cell(run, wire(), cell, decoded.data() + cell * cell_size);
-    });
-  }
+  void decode() { codec.decode(run, wire(), 0, run.cells(), decoded.data()); }
   // Sent + rest = x up to the rounding of the rest; bit for bit where there is none.
   int64_t wrong() const {
     int64_t wrong = 0;

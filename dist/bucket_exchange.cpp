@@ -388,12 +388,13 @@ class Staged : public BucketExchange {
     float* total = scratch.data();
     std::vector<const float*> parts(encoded.size());
     for (int64_t at = 0; at < run.cells.elements; at += piece) {
+      const int64_t count = std::min(piece, run.cells.elements - at);
       for (size_t r = 0; r < encoded.size(); ++r) {
         float* decoded = scratch.data() + static_cast<int64_t>(r) * piece;
         parts[r] = plain ? run.codec->plain(encoded[r]) + at : decoded;
-        if (!plain) run.codec->decode_cell(run.shape, encoded[r], at / cell_size, decoded);
+        if (!plain)
+          run.codec->decode(run.shape, encoded[r], at / cell_size, cell_count(count), decoded);
       }
-      const int64_t count = std::min(piece, run.cells.elements - at);
       backend().tree_sum(parts, {&total, 1}, count);
       sum_->add(micro, offset + at, total, count);
     }
@@ -420,8 +421,7 @@ class Staged : public BucketExchange {
   static void decode(const WireRun& run, const std::byte* wire, float* out) {
     if (const float* plain = run.codec->plain(wire))
       return backend().move(plain, out, run.cells.elements * sizeof(float));
-    for (int64_t cell = 0; cell < run.cells.cells; ++cell)
-      run.codec->decode_cell(run.shape, wire, cell, out + cell * cell_size);
+    run.codec->decode(run.shape, wire, 0, run.cells.cells, out);
   }
 
   // Only now is it known how long the encoding is; every rank's next operation on this window is

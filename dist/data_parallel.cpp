@@ -41,14 +41,16 @@ std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
                                                  std::vector<NamedTensor> parameters,
                                                  std::vector<size_t> unit_of, SumOrder order) {
-  const std::string& codec = config.compression.codec;
-  if (codec != "none" && !Allocator::current().memory().on_host())
+  const ReducerOptions options = reducer_options(config, order);
+  const Codec* codec = options.rules.codec.get();
+  if (codec && !codec->fixed_size() && !Allocator::current().memory().on_host())
     fail(Exit::config,
-         "[dist.compression.codec] {} has no kernels for the device; use none, or train.device cpu",
-         codec);
+         "[dist.compression.codec] {} keeps a table of places on the host; on a device use one "
+         "whose "
+         "size is known beforehand, such as bf16",
+         config.compression.codec);
   if (config.reducer == "naive") return make_naive(config, communicator, std::move(parameters));
-  return make_reducer(reducer_options(config, order), communicator, std::move(parameters),
-                      std::move(unit_of));
+  return make_reducer(options, communicator, std::move(parameters), std::move(unit_of));
 }
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@ struct TrainConfig {
   int64_t seq_len = 256;
   int64_t micro_batch = 8;
   int64_t global_batch = 0;
+  std::string attention = "auto";
   std::string recompute = "none";
   std::string reproducible = "same_world";
   int64_t seed = 0;
@@ -49,6 +50,10 @@ struct TrainConfig {
       "samples per step over all ranks: micro_batch x ranks x accumulated micro-batches; "
       "0: micro_batch x ranks",
       Range{0, 1e9});
+    v("attention", attention,
+      "on a GPU: own kernels, cudnn, or auto: cuDNN where the build has it and it has a "
+      "deterministic engine for the model's heads",
+      Choices{"auto", "own", "cudnn"});
     v("recompute", recompute,
       "block: keep only each block's input and run its forward pass again in backward",
       Choices{"none", "block"});

@@ -56,6 +56,10 @@ Replica::Replica(const Config& config, Communicator& communicator)
       val_data_(open_val_data(config.data, config.model.vocab_size, config.train.seed)),
       sampler_(std::make_unique<TrainSampler>("data.train", train_data_->size(),
                                               config.train.seq_len, config.train.seed)) {
+  const ModelConfig& m = config.model;
+  attention_ = backend().use_attention(
+      config.train.attention, {m.n_head, m.arch == "llama" ? m.kv_heads() : m.n_head, m.head_dim()},
+      config.train.dtype(), config.train.micro_batch, config.train.seq_len);
   attach_units();
   start_after(0, 0);
 }

@@ -62,6 +62,7 @@ class Replica {
   const std::string& non_finite() const { return non_finite_; }
   const std::vector<std::string>& unused_parameters() const { return gradients_->unused(); }
   std::string data_identity() const;
+  const std::string& attention() const { return attention_; }  // who computes it, for the log
 
  private:
   void attach_units();
@@ -86,6 +87,7 @@ class Replica {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<Loader> loader_;
   StepScalars scalars_;
+  std::string attention_;
   StepBuffer kernel_scalars_;  // the same, where kernels read them
   int64_t skipped_in_a_row_ = 0;
   std::string non_finite_;  // what made the last step be skipped; empty if it was not

@@ -128,12 +128,12 @@ void Trainer::write_header() {
     log_->warn(advice);
   for (const auto& [name, value] : relevant_environment())
     log_->info(fmt::format("environment {}={}", name, value));
-  log_->info(
-      fmt::format("{} with {} parameters in {} on {}; step: {} tokens = {} micro batch x {} ranks "
-                  "x {} accumulated x {} long",
-                  config_.model.arch, model.parameter_count(), config_.train.precision,
-                  backend().description(), replica_.tokens_per_step(), config_.train.micro_batch,
-                  where.size, accumulation(config_, where.size), config_.train.seq_len));
+  log_->info(fmt::format(
+      "{} with {} parameters in {} on {}; step: {} tokens = {} micro batch x {} ranks "
+      "x {} accumulated x {} long; attention by {}",
+      config_.model.arch, model.parameter_count(), config_.train.precision, backend().description(),
+      replica_.tokens_per_step(), config_.train.micro_batch, where.size,
+      accumulation(config_, where.size), config_.train.seq_len, replica_.attention()));
 }
 
 // What is split, and what it costs.

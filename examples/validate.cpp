@@ -66,6 +66,9 @@ void check_optim(const OptimConfig& optim) {
 
 void check_train(const Config& config) {
   const TrainConfig& train = config.train;
+  if (train.attention == "cudnn" && train.device != "cuda")
+    fail(Exit::config, "[train.attention] cudnn is for train.device cuda, not {}; use auto or own",
+         train.device);
   if (train.seq_len > config.model.max_seq_len)
     fail(Exit::config,
          "[train.seq_len] {} is more than model.max_seq_len {}; shorten the one or raise the other",

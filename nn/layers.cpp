@@ -88,9 +88,10 @@ Mlp::Mlp(std::string name, const Factory& make, const ModelConfig& config)
 }
 
 Tensor Mlp::operator()(const Tensor& x, const ForwardContext& context) const {
-  const Tensor hidden =
-      llama_ ? swiglu(up_(x)) : linear_gelu(x, up_.weight, up_.bias, GeluKind::tanh);
-  return dropout_(down_(hidden), context);
+  const Tensor y =
+      llama_ ? down_(swiglu(up_(x)))
+             : mlp_gelu(x, up_.weight, up_.bias, down_.weight, down_.bias, GeluKind::tanh);
+  return dropout_(y, context);
 }
 
 Block::Block(std::string name, const Factory& make, const ModelConfig& config)

@@ -3,6 +3,12 @@
 
 namespace lockstep {
 
+std::string Backend::use_attention(const std::string& wanted, const Heads&, DType, int64_t,
+                                   int64_t) {
+  check(wanted != "cudnn", "[train.attention] cudnn is for device cuda, not {}", name());
+  return "own kernels";
+}
+
 namespace {
 thread_local Backend* current_backend = nullptr;
 }

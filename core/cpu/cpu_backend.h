@@ -22,6 +22,10 @@ class CpuBackend : public Backend {
                    Tensor& d, bool accumulate) override;
   void reduce(Reduction r, const Tensor& x, Tensor& y, bool accumulate) override;
   void gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) override;
+  void gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
+                 Tensor& pre, Tensor& y) override;
+  void gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu, const Tensor& pre,
+                      Tensor& dpre, Tensor* db, bool accumulate_db) override;
   void sum_rows(const Tensor& dy, Tensor& db, bool accumulate) override;
   void gelu_bias_grad(const Unary& gelu, const Tensor& pre, const Tensor& dy, Tensor& dpre,
                       Tensor* db, bool accumulate_db) override;
@@ -54,6 +58,10 @@ class CpuBackend : public Backend {
   void sgd(const SgdOptions& options, const StepScalars& scalars, const Tensor& grad, Tensor& param,
            Tensor* master, Tensor& momentum) override;
   void cell_norms(const Tensor& x, Tensor& partials) override;
+  size_t encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+                float* rest) override;
+  void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
+              int64_t count, float* out) override;
   void move(const void* from, void* to, size_t bytes) override;
   void zero(void* at, size_t bytes) override;
   void add(const float* x, float* sum, int64_t n) override;

@@ -153,4 +153,17 @@ void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmO
   }
 }
 
+// Two passes: oneDNN applies functions after a product, but keeps only the last result.
+void CpuBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
+                           Tensor& pre, Tensor& y) {
+  gemm(a, b, pre, {.bias = bias});
+  unary(gelu, pre, y);
+}
+
+void CpuBackend::gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu,
+                                const Tensor& pre, Tensor& dpre, Tensor* db, bool accumulate_db) {
+  gemm(a, b, dpre, {});
+  gelu_bias_grad(gelu, pre, dpre, dpre, db, accumulate_db);
+}
+
 }  // namespace lockstep

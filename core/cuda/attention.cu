@@ -2,35 +2,20 @@
 // et al., "FlashAttention", 2022), in fp32 arithmetic on plain cores, for any head size up to 256
 // (padded with zeros to 32, 64, 128 or 256). Never t x t. The gradient of the keys and values and
 // that of the queries are two kernels, so each sum has one owner and no atomics: seven products
-// instead of five. Not the fastest attention there is; the reference for faster ones.
+// instead of five. The reference for faster ones, and what fp32 and heads above 128 use; bf16 goes
+// to the tensor cores of attention_wmma.cu.
 //
 // A block is 16 x 16 threads. In a product of tiles, thread (tx, ty) owns the rows
 // ty * R .. ty * R + R - 1 and the columns tx, tx + 16, ...; rows of shared tiles have an odd
 // length, so neither access pattern makes two threads of a warp meet in a bank. Read next:
-// optimizer.cu.
-#include "core/cuda/device.h"
-#include "core/cuda/kernels.h"
+// attention_wmma.cu.
+#include "core/cuda/attention.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
 constexpr int side = 16, threads = side * side;
-
-struct Attention {
-  In qkv, o, d_o;
-  Out out, dqkv;
-  float *lse, *delta;  // [b, n_head, t]
-  int64_t t, d, packed, n_head, n_kv_head, repeat;
-  float scale;
-
-  // Offset of row 0 of a head's queries, keys, values in qkv; of its results in o.
-  __device__ int64_t q(int64_t b, int64_t head) const { return b * t * packed + head * d; }
-  __device__ int64_t k(int64_t b, int64_t kv) const { return q(b, n_head + kv); }
-  __device__ int64_t v(int64_t b, int64_t kv) const { return q(b, n_head + n_kv_head + kv); }
-  __device__ int64_t result(int64_t b, int64_t head) const { return (b * t * n_head + head) * d; }
-  __device__ int64_t row(int64_t b, int64_t head) const { return (b * n_head + head) * t; }
-};
 
 // Rows [first, first + rows) of a head, `step` apart from `origin`, times `factor`, as a shared
 // tile [rows, D + 1]; zero beyond t and d.
@@ -287,9 +272,9 @@ Attention describe(const In& qkv, const HeadLayout& h, int64_t t) {
   return a;
 }
 
-dim3 tiles(int64_t t, int64_t tile, int64_t heads, int64_t b) {
-  return dim3(static_cast<unsigned>((t + tile - 1) / tile), static_cast<unsigned>(heads),
-              static_cast<unsigned>(b));
+// Tensor cores multiply bf16; on fp32 they would lose 13 bits of each factor.
+bool on_tensor_cores(const Attention& a) {
+  return a.qkv.narrow && a.d <= max_wmma_head_dim;
 }
 
 // Bytes of shared memory for this many rows of D and squares of probabilities.
@@ -317,6 +302,7 @@ void attention(Stream s, const In& qkv, const HeadLayout& heads, const Out& o, f
                int64_t b, int64_t t) {
   Attention a = describe(qkv, heads, t);
   a.out = o, a.lse = lse;
+  if (on_tensor_cores(a)) return attention_wmma(s, a, b);
   if (a.d <= 32) return forward<32, 64>(s, a, b);
   if (a.d <= 64) return forward<64, 64>(s, a, b);
   if (a.d <= 128) return forward<128, 64>(s, a, b);
@@ -332,6 +318,7 @@ void attention_grad(Stream s, const In& qkv, const HeadLayout& heads, const In& 
   constexpr int64_t warps = threads / 32;
   launch(delta_kernel, dim3(static_cast<unsigned>((rows + warps - 1) / warps)), dim3(threads), 0, s,
          a, rows);
+  if (on_tensor_cores(a)) return attention_grad_wmma(s, a, b);
   if (a.d <= 32) return backward<32, 64>(s, a, b);
   if (a.d <= 64) return backward<64, 64>(s, a, b);
   if (a.d <= 128) return backward<128, 32>(s, a, b);

@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "core/cuda/fused_attention.h"
 #include "core/cuda/gemm.h"
 #include "core/cuda/kernels.h"
 #include "core/scratch.h"
@@ -66,6 +67,11 @@ Dims<sizeof...(T)> dims(const Shape& shape, const T&... t) {
 
 cuda::HeadLayout layout(const Heads& h) {
   return {h.n_head, h.n_kv_head, h.head_dim};
+}
+
+// cuBLASLt's gelu is the one with tanh; empty products are not its business.
+bool has_epilogue(const Unary& gelu, const Tensor& a, const Tensor& out) {
+  return std::holds_alternative<GeluTanh>(gelu) && out.numel() > 0 && a.dim(-1) > 0;
 }
 
 Scratch<float> row_sums(int64_t rows, int64_t width) {
@@ -137,6 +143,24 @@ void CudaBackend::gemm(const Tensor& a, const Tensor& b, Tensor& y, const GemmOp
     (*gemm_)(a, b, y, rest);
   else if (!rest.accumulate)
     fill(y, 0.0f);
+}
+
+void CudaBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
+                            Tensor& pre, Tensor& y) {
+  const bool typed = !bias || bias->dtype() == y.dtype();
+  if (typed && has_epilogue(gelu, a, y) && gemm_->with_gelu(a, b, bias, pre, y)) return;
+  gemm(a, b, pre, {.bias = bias});
+  unary(gelu, pre, y);
+}
+
+void CudaBackend::gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu,
+                                 const Tensor& pre, Tensor& dpre, Tensor* db, bool accumulate_db) {
+  if (has_epilogue(gelu, a, dpre) && gemm_->with_gelu_grad(a, b, pre, dpre)) {
+    if (db) sum_rows(dpre, *db, accumulate_db);
+    return;
+  }
+  gemm(a, b, dpre, {});
+  gelu_bias_grad(gelu, pre, dpre, dpre, db, accumulate_db);
 }
 
 void CudaBackend::sum_rows(const Tensor& dy, Tensor& db, bool accumulate) {
@@ -239,11 +263,28 @@ void CudaBackend::dropout(const Tensor& x, float p, const DropoutKey& key, Tenso
                 out(y, per_sample, accumulate), samples, per_sample);
 }
 
+std::string CudaBackend::use_attention(const std::string& wanted, const Heads& heads, DType type,
+                                       int64_t b, int64_t t) {
+  std::string reason = "asked for";
+  fused_.reset();
+  if (wanted != "own") {
+    if (type == DType::bf16)
+      fused_ = make_fused_attention(stream_, heads, b, t, reason);
+    else
+      reason = "cuDNN's attention is for bf16";
+  }
+  if (fused_) return fused_->description();
+  if (wanted == "cudnn") fail(Exit::config, "[train.attention] cudnn: {}; use auto or own", reason);
+  const bool tensor_cores = type == DType::bf16 && heads.head_dim <= cuda::max_wmma_head_dim;
+  return fmt::format("own kernels on {} cores ({})", tensor_cores ? "tensor" : "plain", reason);
+}
+
 void CudaBackend::attention(const Tensor& qkv, const Heads& heads, Tensor& o, Tensor& lse) {
   check(heads.head_dim <= cuda::max_head_dim,
         "[attention] head_dim {}; at most {} is right for device cuda", heads.head_dim,
         cuda::max_head_dim);
   if (qkv.numel() == 0) return;
+  if (fused_ && fused_->fits(qkv, heads)) return fused_->forward(qkv, o, lse);
   const int64_t d = heads.head_dim;
   cuda::attention(stream_, in(qkv, d), layout(heads), out(o, d), lse.data<float>(), qkv.dim(0),
                   qkv.dim(1));
@@ -253,6 +294,12 @@ void CudaBackend::attention_grad(const Tensor& qkv, const Heads& heads, const Te
                                  const Tensor& lse, const Tensor& d_o, Tensor& dqkv,
                                  bool accumulate) {
   if (qkv.numel() == 0) return;
+  if (fused_ && fused_->fits(qkv, heads)) {
+    if (!accumulate && dqkv.dtype() == DType::bf16) return fused_->backward(qkv, o, lse, d_o, dqkv);
+    Tensor written = Tensor::empty(qkv.shape(), qkv.dtype());
+    fused_->backward(qkv, o, lse, d_o, written);
+    return copy(written, dqkv, accumulate);
+  }
   const int64_t d = heads.head_dim;
   const Scratch<float> scratch(lse.numel());
   cuda::attention_grad(stream_, in(qkv, d), layout(heads), in(o, d), lse.data<float>(), in(d_o, d),
@@ -312,6 +359,17 @@ void CudaBackend::tree_sum(std::span<const float* const> parts, std::span<float*
     cuda::tree_sum(stream_, sums, 2, outs[0], n);
   }
   for (float* out : outs.subspan(1)) move(outs[0], out, static_cast<size_t>(n) * sizeof(float));
+}
+
+size_t CudaBackend::encode(const CellCodec& codec, const CodecRun& run, const float* x,
+                           std::byte* wire, float* rest) {
+  const Scratch<int64_t> scratch(1);
+  return cuda::encode(stream_, codec, run, x, wire, rest, scratch.data());
+}
+
+void CudaBackend::decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,
+                         int64_t first, int64_t count, float* out) {
+  cuda::decode(stream_, codec, run, wire, first, count, out);
 }
 
 }  // namespace lockstep

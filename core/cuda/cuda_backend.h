@@ -13,6 +13,7 @@
 namespace lockstep {
 
 class CudaGemm;
+class FusedAttention;
 
 class CudaBackend : public Backend {
  public:
@@ -22,6 +23,9 @@ class CudaBackend : public Backend {
   std::string description() const override { return description_; }
   Stream& stream() override { return queue_; }
   int64_t piece() const override { return int64_t{1} << 40; }
+
+  std::string use_attention(const std::string& wanted, const Heads& heads, DType type, int64_t b,
+                            int64_t t) override;
 
   void fill(Tensor& out, float value) override;
   void copy(const Tensor& x, Tensor& out, bool accumulate) override;
@@ -33,6 +37,10 @@ class CudaBackend : public Backend {
                    Tensor& d, bool accumulate) override;
   void reduce(Reduction r, const Tensor& x, Tensor& y, bool accumulate) override;
   void gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) override;
+  void gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
+                 Tensor& pre, Tensor& y) override;
+  void gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu, const Tensor& pre,
+                      Tensor& dpre, Tensor* db, bool accumulate_db) override;
   void sum_rows(const Tensor& dy, Tensor& db, bool accumulate) override;
   void gelu_bias_grad(const Unary& gelu, const Tensor& pre, const Tensor& dy, Tensor& dpre,
                       Tensor* db, bool accumulate_db) override;
@@ -70,12 +78,17 @@ class CudaBackend : public Backend {
   void add(const float* x, float* sum, int64_t n) override;
   void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
                 int64_t n) override;
+  size_t encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+                float* rest) override;
+  void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
+              int64_t count, float* out) override;
 
  private:
   CUstream_st* stream_;
   CudaStream queue_;
   const std::string description_;
   std::unique_ptr<CudaGemm> gemm_;
+  std::unique_ptr<FusedAttention> fused_;
 };
 
 }  // namespace lockstep

@@ -1,12 +1,14 @@
 // Matrix products by cuBLASLt. An algorithm is chosen once per shape by the library's heuristic,
 // never by timing, so that it is the same in every run; it is kept with its descriptors. Sums are
-// fp32 for bf16 operands too; fp32 operands are multiplied as fp32, never as TF32.
+// fp32 for bf16 operands too; fp32 operands are multiplied as fp32, never as TF32. Bias and gelu
+// are epilogues: they cost no pass over memory of their own.
 #include "core/cuda/gemm.h"
 
 #include <cublasLt.h>
 
 #include <array>
 #include <map>
+#include <optional>
 
 #include "core/cuda/kernels.h"
 #include "core/matrix.h"
@@ -90,8 +92,52 @@ struct Plan {
   size_t workspace_bytes;
 };
 
-Plan make_plan(cublasLtHandle_t handle, const Tensor& a, const Tensor& b, const Tensor& out,
-               const GemmOptions& options) {
+enum class Gelu { none, forward, gradient };
+
+bool has_gelu_epilogue(const Tensor& pre) {
+  return pre.dim(-1) % 8 == 0 && alignment(pre.raw()) == 16;
+}
+
+}  // namespace
+
+struct CudaGemm::Call {
+  const Tensor &a, &b, &out;
+  GemmOptions options;
+  Gelu gelu = Gelu::none;
+  const Tensor* pre = nullptr;  // beside gelu: written by forward, read by gradient
+
+  cublasLtEpilogue_t epilogue() const {
+    if (gelu == Gelu::gradient) return CUBLASLT_EPILOGUE_DGELU;
+    if (gelu == Gelu::forward)
+      return options.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return options.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+  // What may differ between calls of one plan.
+  void set_pointers(cublasLtMatmulDesc_t product) const {
+    if (options.bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, options.bias->raw());
+    if (pre) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pre->raw());
+  }
+
+  // Everything an algorithm is chosen for.
+  using Key = std::array<int64_t, 22>;
+  Key key() const {
+    Key key{};
+    size_t i = 0;
+    for (const Tensor* t : {&a, &b, &out}) {
+      const Matrix m(*t);
+      for (int64_t v : {m.batch, m.rows, m.columns, m.batch_stride, m.row_stride,
+                        int64_t{alignment(t->raw())}, static_cast<int64_t>(m.type)})
+        key[i++] = v;
+    }
+    key[i] = epilogue() * 4 + 2 * (options.alpha != nullptr) + options.accumulate;
+    return key;
+  }
+
+  // Nothing if cuBLASLt has no algorithm.
+  std::optional<Plan> make_plan(cublasLtHandle_t handle) const;
+};
+
+std::optional<Plan> CudaGemm::Call::make_plan(cublasLtHandle_t handle) const {
   const Matrix a_matrix(a), b_matrix(b), out_matrix(out);
   check(out_matrix.column_stride == 1, "[gemm] result {} is stored by columns; rows are right",
         to_string(out));
@@ -107,11 +153,11 @@ Plan make_plan(cublasLtHandle_t handle, const Tensor& a, const Tensor& b, const 
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, operation(b_matrix));
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, operation(a_matrix));
   if (options.alpha) set(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
-  if (options.bias) {
-    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());
+  if (options.bias)
     set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(options.bias->dtype()));
-    set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, options.bias->raw());
-  }
+  if (pre) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, out_matrix.row_stride);
+  set_pointers(product);
 
   cublasLtMatmulPreference_t preference;
   check_cublas(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
@@ -126,35 +172,17 @@ Plan make_plan(cublasLtHandle_t handle, const Tensor& a, const Tensor& b, const 
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, product, plan.b.get(), plan.a.get(), plan.out.get(),
                                      plan.out.get(), preference, 1, &best, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0)
-    fail(Exit::internal, "[gemm] cuBLASLt has no algorithm for {} x {} to {}: {}", to_string(a),
-         to_string(b), to_string(out), cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0))
+    return {};
+  check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
   plan.algorithm = best.algo;
   plan.workspace_bytes = best.workspaceSize;
   return plan;
 }
 
-// Everything an algorithm was chosen for.
-using Key = std::array<int64_t, 22>;
-
-Key key_of(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options) {
-  Key key{};
-  size_t i = 0;
-  for (const Tensor* t : {&a, &b, static_cast<const Tensor*>(&out)}) {
-    const Matrix m(*t);
-    for (int64_t v : {m.batch, m.rows, m.columns, m.batch_stride, m.row_stride,
-                      int64_t{alignment(t->raw())}, static_cast<int64_t>(m.type)})
-      key[i++] = v;
-  }
-  key[i] = (options.bias != nullptr) + 2 * (options.alpha != nullptr) + 4 * options.accumulate;
-  return key;
-}
-
-}  // namespace
-
 struct CudaGemm::Plans {
   cublasLtHandle_t handle = nullptr;
-  std::map<Key, Plan> plans;
+  std::map<Call::Key, std::optional<Plan>> plans;
 };
 
 CudaGemm::CudaGemm(CUstream_st* stream) : stream_(stream), plans_(new Plans) {
@@ -166,27 +194,45 @@ CudaGemm::~CudaGemm() {
 
 void CudaGemm::operator()(const Tensor& a, const Tensor& b, Tensor& out,
                           const GemmOptions& options) {
+  if (!run({a, b, out, options}))
+    fail(Exit::internal, "[gemm] cuBLASLt has no algorithm for {} x {} to {}", to_string(a),
+         to_string(b), to_string(out));
+}
+
+bool CudaGemm::with_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, Tensor& pre,
+                         Tensor& out) {
+  return has_gelu_epilogue(pre) && run({a, b, out, {.bias = bias}, Gelu::forward, &pre});
+}
+
+bool CudaGemm::with_gelu_grad(const Tensor& a, const Tensor& b, const Tensor& pre, Tensor& out) {
+  return has_gelu_epilogue(pre) && run({a, b, out, {}, Gelu::gradient, &pre});
+}
+
+bool CudaGemm::run(const Call& call) {
   constexpr size_t most = 1024;  // generation sees a new shape for every length
-  const Key key = key_of(a, b, out, options);
+  const Call::Key key = call.key();
   auto found = plans_->plans.find(key);
   if (found == plans_->plans.end()) {
     if (plans_->plans.size() >= most) plans_->plans.clear();
-    found = plans_->plans.emplace(key, make_plan(plans_->handle, a, b, out, options)).first;
+    found = plans_->plans.emplace(key, call.make_plan(plans_->handle)).first;
   }
-  Plan& plan = found->second;
-  if (options.bias) set(plan.product.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, options.bias->raw());
+  if (!found->second) return false;
+  const Plan& plan = *found->second;
+  call.set_pointers(plan.product.get());
 
   const Scratch<std::byte> workspace(static_cast<int64_t>(plan.workspace_bytes));
   // cuBLASLt reads both factors from the same side: with alpha on the device, beta is there too.
-  const Scratch<float> device_beta(options.alpha ? 1 : 0);
-  const float one = 1.0f, beta = options.accumulate ? 1.0f : 0.0f;
-  if (options.alpha) cuda::fill(stream_, {}, {device_beta.data()}, beta);
-  check_cublas(cublasLtMatmul(plans_->handle, plan.product.get(),
-                              options.alpha ? options.alpha->raw() : &one, b.raw(), plan.b.get(),
-                              a.raw(), plan.a.get(), options.alpha ? device_beta.data() : &beta,
-                              out.raw(), plan.out.get(), out.raw(), plan.out.get(), &plan.algorithm,
-                              workspace.data(), plan.workspace_bytes, stream_),
-               "cublasLtMatmul");
+  const Tensor* alpha = call.options.alpha;
+  const Scratch<float> device_beta(alpha ? 1 : 0);
+  const float one = 1.0f, beta = call.options.accumulate ? 1.0f : 0.0f;
+  if (alpha) cuda::fill(stream_, {}, {device_beta.data()}, beta);
+  check_cublas(
+      cublasLtMatmul(plans_->handle, plan.product.get(), alpha ? alpha->raw() : &one, call.b.raw(),
+                     plan.b.get(), call.a.raw(), plan.a.get(), alpha ? device_beta.data() : &beta,
+                     call.out.raw(), plan.out.get(), call.out.raw(), plan.out.get(),
+                     &plan.algorithm, workspace.data(), plan.workspace_bytes, stream_),
+      "cublasLtMatmul");
+  return true;
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 // are repeated here. `scratch` is device memory that is free again when the kernel has run.
 #pragma once
 
+#include "core/codecs.h"
 #include "core/cuda/views.h"
 #include "core/functors.h"
 #include "core/step_scalars.h"
@@ -68,8 +69,9 @@ void rope(Stream s, const In& x, const float* cos, const float* sin, const HeadL
 void dropout(Stream s, const In& x, float p, uint64_t stream_key, int64_t first_sample,
              const StepScalars* scalars, const Out& y, int64_t samples, int64_t per_sample);
 
-// ---- attention.cu; head_dim at most max_head_dim; scratch: b * n_head * t floats
-constexpr int64_t max_head_dim = 256;
+// ---- attention.cu; head_dim at most max_head_dim; scratch: b * n_head * t floats. bf16 heads of
+// at most max_wmma_head_dim go to the tensor cores (attention_wmma.cu).
+constexpr int64_t max_head_dim = 256, max_wmma_head_dim = 128;
 void attention(Stream s, const In& qkv, const HeadLayout& heads, const Out& o, float* lse,
                int64_t b, int64_t t);
 void attention_grad(Stream s, const In& qkv, const HeadLayout& heads, const In& o, const float* lse,
@@ -95,5 +97,12 @@ void add(Stream s, const float* x, float* sum, int64_t n);
 // parts: host memory with `count` pointers, at most most_parts
 constexpr int most_parts = 16;
 void tree_sum(Stream s, const float* const* parts, int count, float* out, int64_t n);
+
+// ---- codecs.cu; encode returns the bytes used: `rows` waits for the device to know them; scratch:
+// one number
+size_t encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x,
+              std::byte* wire, float* rest, int64_t* scratch);
+void decode(Stream s, const CellCodec& codec, const CodecRun& run, const std::byte* wire,
+            int64_t first, int64_t count, float* out);
 
 }  // namespace lockstep::cuda

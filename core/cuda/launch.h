@@ -24,10 +24,10 @@ inline void check_call(cudaError_t result, const char* what) {
 
 #define SHARED_ARRAY(type, name, extents) __shared__ type name extents
 
-// The block's dynamic shared memory, 16-byte aligned.
+// The block's dynamic shared memory, aligned as tensor cores ask.
 template <class T>
 __device__ T* dynamic_shared() {
-  extern __shared__ __align__(16) unsigned char lockstep_dynamic_shared[];
+  extern __shared__ __align__(32) unsigned char lockstep_dynamic_shared[];
   return reinterpret_cast<T*>(lockstep_dynamic_shared);
 }
 

@@ -34,13 +34,38 @@ void check_linear(const char* op, const Tensor& x, const Tensor& w, const Tensor
         "[{}] w {}, b {}; one bias per row of w is right", op, to_string(w), to_string(b));
 }
 
+Shape with_columns(Shape shape, int64_t columns) {
+  shape.back() = columns;
+  return shape;
+}
+
 // x w^T + b for x [rows, k], in the shape that the layer's input had.
-Tensor forward(const Tensor& x, const Tensor& w, const Tensor& b, Shape shape) {
+Tensor forward(const Tensor& x, const Tensor& w, const Tensor& b, const Shape& shape) {
   Tensor y = Tensor::empty({x.dim(0), w.dim(0)}, x.dtype());
   const Tensor bias = b.defined() ? compact(b) : b;
   product(x, w.transposed(), y, {.bias = b.defined() ? &bias : nullptr});
-  shape.back() = w.dim(0);
-  return y.view(std::move(shape));
+  return y.view(with_columns(shape, w.dim(0)));
+}
+
+// A layer [rows, n] before and after gelu.
+struct Hidden {
+  Tensor pre, out;
+};
+
+Hidden forward_gelu(const Tensor& x, const Tensor& w, const Tensor& b, const Unary& gelu) {
+  const Shape shape{x.dim(0), w.dim(0)};
+  Hidden h{Tensor::empty(shape, x.dtype()), Tensor::empty(shape, x.dtype())};
+  const Tensor bias = b.defined() ? compact(b) : b;
+  backend().gemm_gelu(gemm_layout(x), gemm_layout(w.transposed()), b.defined() ? &bias : nullptr,
+                      gelu, h.pre, h.out);
+  return h;
+}
+
+// kernel(db, accumulate) with the fp32 buffer of a bias, null if its gradient is not needed.
+template <class Kernel>
+void with_bias_grad(GradSlot slot, Kernel&& kernel) {
+  if (!slot.needed()) return kernel(nullptr, false);
+  write_f32(slot, [&](Tensor& db, bool accumulate) { kernel(&db, accumulate); });
 }
 
 // The gradients of x and w for dy [rows, n].
@@ -99,22 +124,41 @@ Tensor linear_gelu(const Tensor& x, const Tensor& w, const Tensor& b, GeluKind k
   check_linear("linear_gelu", x, w, b);
   const Unary gelu = gelu_functor(kind);
   const Tensor rows = as_rows(x);
-  const Tensor pre = forward(rows, w, b, x.shape());
-  Tensor y = empty_like(pre);
-  backend().unary(gelu, pre, y);
+  const Hidden h = forward_gelu(rows, w, b, gelu);
+  const Tensor y = h.out.view(with_columns(x.shape(), w.dim(0)));
   return record("linear_gelu", y, {x, w, b},
-                [gelu, rows, pre, w = w.detach()](const Tensor& dy, Grads& grads) {
-                  const Tensor d = as_rows(dy), p = as_rows(pre);
+                [gelu, rows, pre = h.pre, w = w.detach()](const Tensor& dy, Grads& grads) {
+                  const Tensor d = as_rows(dy);
                   Tensor dpre = empty_like(d);
-                  GradSlot bias = grads[2];
-                  if (bias.needed())
-                    write_f32(bias, [&](Tensor& db, bool accumulate) {
-                      backend().gelu_bias_grad(gelu, p, d, dpre, &db, accumulate);
-                    });
-                  else
-                    backend().gelu_bias_grad(gelu, p, d, dpre, nullptr, false);
+                  with_bias_grad(grads[2], [&](Tensor* db, bool accumulate) {
+                    backend().gelu_bias_grad(gelu, pre, d, dpre, db, accumulate);
+                  });
                   backward_products(rows, w, dpre, grads[0], grads[1]);
                 });
+}
+
+Tensor mlp_gelu(const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
+                const Tensor& b2, GeluKind kind) {
+  check_linear("mlp_gelu", x, w1, b1);
+  const Unary gelu = gelu_functor(kind);
+  const Tensor rows = as_rows(x);
+  const Hidden h = forward_gelu(rows, w1, b1, gelu);
+  check_linear("mlp_gelu", h.out, w2, b2);
+  return record(
+      "mlp_gelu", forward(h.out, w2, b2, x.shape()), {x, w1, b1, w2, b2},
+      [gelu, rows, h, w1 = w1.detach(), w2 = w2.detach()](const Tensor& dy, Grads& grads) {
+        const Tensor d = as_rows(dy);
+        grads[3].write([&](Tensor& dw, bool accumulate) {
+          product(d.transposed(), h.out, dw, {.accumulate = accumulate});
+        });
+        write_f32(grads[4],
+                  [&](Tensor& db, bool accumulate) { backend().sum_rows(d, db, accumulate); });
+        Tensor dpre = empty_like(h.pre);
+        with_bias_grad(grads[2], [&](Tensor* db, bool accumulate) {
+          backend().gemm_gelu_grad(d, gemm_layout(w2), gelu, h.pre, dpre, db, accumulate);
+        });
+        backward_products(rows, w1, dpre, grads[0], grads[1]);
+      });
 }
 
 }  // namespace lockstep

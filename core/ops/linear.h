@@ -17,4 +17,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 // gelu(linear(x, w, b)). Keeps the values before gelu; the gradients of gelu and of b are one pass.
 Tensor linear_gelu(const Tensor& x, const Tensor& w, const Tensor& b, GeluKind kind);
 
+// linear(linear_gelu(x, w1, b1), w2, b2), with the same bits on the CPU. As one op the gradient of
+// gelu belongs to the product before it, which GPUs compute together.
+Tensor mlp_gelu(const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
+                const Tensor& b2, GeluKind kind);
+
 }  // namespace lockstep

@@ -94,12 +94,17 @@ TEST(KernelsAttention, AgreesWithTheDefinition) {
     const Result got = run(c, qkv, d_o);
     // Inputs are at most 1, so a score errs by d^1.5 u and probabilities by that relative error;
     // every sum over t adds t u. What is written in bf16 (o, which the gradient reads, and the
-    // gradient) is rounded once more. Sums of a gradient run over at most t terms of a group.
+    // gradient) is rounded once more; tensor cores take probabilities as bf16, whose sum of
+    // products with values of at most 1 errs by u. Sums of a gradient run over at most t terms of a
+    // group.
     const double d = static_cast<double>(c.heads.head_dim), t = static_cast<double>(c.t);
     const double relative = (2 * d * std::sqrt(d) + t + 16) * 0x1p-24;
     const double u = unit_roundoff(c.dtype);
     const double group = static_cast<double>(c.heads.n_head / c.heads.n_kv_head);
-    const auto o_bound = [&](size_t i) { return relative + 2 * u * std::fabs(want.o[i]); };
+    const double product = c.dtype == DType::bf16 ? u : 0;
+    const auto o_bound = [&](size_t i) {
+      return relative + product + 2 * u * std::fabs(want.o[i]);
+    };
     expect_near(got.o, want.o, o_bound, describe(c) + " o");
     expect_near(
         got.lse, want.lse, [&](size_t) { return 2 * relative + 16 * 0x1p-24; },

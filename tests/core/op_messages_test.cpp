@@ -73,6 +73,8 @@ TEST(OpMessages, Linear) {
                  "one");
   EXPECT_REFUSED(linear_gelu(f32({2, 3}), f32({4, 5}), f32({4}), GeluKind::erf),
                  "[linear_gelu] x f32[2, 3], w f32[4, 5]; the last dimensions must be equal");
+  EXPECT_REFUSED(mlp_gelu(f32({2, 3}), f32({4, 3}), f32({4}), f32({3, 5}), {}, GeluKind::tanh),
+                 "[mlp_gelu] x f32[2, 4], w f32[3, 5]; the last dimensions must be equal");
 }
 
 TEST(OpMessages, Layers) {

@@ -231,6 +231,19 @@ Array naive_linear(const Arrays& x, Shape y) {
   });
 }
 
+Case mlp_row(const char* name, GeluKind kind, double (*f)(double)) {
+  return {name,
+          {{2, 3, 5}, {4, 5}, {4}, {6, 4}, {6}},
+          [=](const Tensors& x) { return mlp_gelu(x[0], x[1], x[2], x[3], x[4], kind); },
+          [=](const Arrays& x) {
+            Array hidden = naive_linear({x[0], x[1], x[2]}, {2, 3, 4});
+            for (double& v : hidden.values) v = f(v);
+            return naive_linear({hidden, x[3], x[4]}, {2, 3, 6});
+          },
+          -1,
+          1};
+}
+
 Case gelu_row(const char* name, GeluKind kind, double (*f)(double)) {
   return {name,
           {{2, 3, 5}, {4, 5}, {4}},
@@ -292,6 +305,8 @@ std::vector<Case> linear_rows() {
        [](const Arrays& x) {
          return naive_linear(x, {7, 5});
        }},
+      mlp_row("mlp_gelu_tanh", GeluKind::tanh, naive_gelu_tanh),
+      mlp_row("mlp_gelu_erf", GeluKind::erf, naive_gelu_erf),
       gelu_row("linear_gelu_tanh", GeluKind::tanh, naive_gelu_tanh),
       gelu_row("linear_gelu_erf", GeluKind::erf, naive_gelu_erf),
   };

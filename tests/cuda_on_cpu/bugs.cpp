@@ -2,6 +2,7 @@
 // to find, and one without: `bugs NAME ORDER` says "clean", "wrong value" or what the scheduler
 // reported, if a sanitizer does not end it first. bugs.sh says what must find which.
 #include <cuda_runtime.h>
+#include <mma.h>
 
 #include <cstdio>
 #include <cstring>
@@ -40,6 +41,36 @@ __global__ void neighbour(float* y) {
   row[threadIdx.x] = static_cast<float>(threadIdx.x);
   if (synchronised) __syncwarp();
   y[threadIdx.x] = row[threadIdx.x / 32 * 32 + (threadIdx.x + 1) % 32];
+}
+
+// A warp multiplies b by the identity on tensor cores. Kinds of mistake: 1 no barrier before the
+// factors are loaded, 2 none after the result is stored, 3 a factor off its 32 bytes.
+template <int mistake>
+__global__ void tensor_cores(float* y) {
+  namespace wmma = nvcuda::wmma;
+  SHARED_ARRAY(__nv_bfloat16, a, [n / 32][256 + 8]);
+  SHARED_ARRAY(__nv_bfloat16, b, [n / 32][256]);
+  SHARED_ARRAY(float, product, [n / 32][256]);
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto narrow = [](unsigned x) {  // exact: at most 8 bits
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(x)) >> 16);
+  };
+  __nv_bfloat16* factor = a[warp] + (mistake == 3 ? 8 : 0);
+  for (unsigned i = lane; i < 256; i += 32) {
+    factor[i].bits = narrow(i / 16 == i % 16);
+    b[warp][i].bits = narrow(i);
+  }
+  if (mistake != 1) __syncwarp();
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, wmma::row_major> left;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, wmma::row_major> right;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sums;
+  wmma::fill_fragment(sums, 0.0f);
+  wmma::load_matrix_sync(left, factor, 16);
+  wmma::load_matrix_sync(right, b[warp], 16);
+  wmma::mma_sync(sums, left, right, sums);
+  wmma::store_matrix_sync(product[warp], sums, 16, wmma::mem_row_major);
+  if (mistake != 2) __syncwarp();
+  y[threadIdx.x] = product[warp][8 * lane];
 }
 
 __global__ void two_blocks_one_element(float* y) {
@@ -99,10 +130,18 @@ int main(int argc, char** argv) {
   };
   const auto total = [](unsigned) { return 2016.0f; };
   const auto next = [](unsigned i) { return static_cast<float>(i / 32 * 32 + (i + 1) % 32); };
+  const auto eighth = [](unsigned i) { return static_cast<float>(i % 32 * 8); };
   const auto zero = [](unsigned) { return 0.0f; };
   const auto one = [](unsigned) { return 1.0f; };
   const std::map<std::string, std::function<bool()>> bugs{
-      {"none", [&] { return run(tree<0>, 3, total) && run(neighbour<true>, 1, next); }},
+      {"none",
+       [&] {
+         return run(tree<0>, 3, total) && run(neighbour<true>, 1, next) &&
+                run(tensor_cores<0>, 1, eighth);
+       }},
+      {"no_syncwarp_before_load", [&] { return run(tensor_cores<1>, 1, eighth); }},
+      {"no_syncwarp_after_store", [&] { return run(tensor_cores<2>, 1, eighth); }},
+      {"factor_off_32_bytes", [&] { return run(tensor_cores<3>, 1, eighth); }},
       {"no_barrier_after_write", [&] { return run(tree<1>, 1, total); }},
       {"no_barrier_before_overwrite", [&] { return run(tree<2>, 1, total); }},
       {"divergent_barrier", [&] { return run(tree<3>, 1, total); }},

@@ -34,6 +34,9 @@ for order in forward reverse random; do
   expect thread no_barrier_after_write "data race" $order
   expect thread no_barrier_before_overwrite "data race" $order
   expect thread no_syncwarp "data race" $order
+  expect thread no_syncwarp_before_load "data race" $order
+  expect thread no_syncwarp_after_store "data race" $order
+  expect plain factor_off_32_bytes "load_matrix_sync at line" $order
   expect thread two_blocks_one_element "data race" $order
   expect plain divergent_barrier "divergent __syncthreads" $order
   expect plain unset_shared "wrong value" $order

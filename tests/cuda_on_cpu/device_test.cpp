@@ -66,6 +66,20 @@ TEST_F(CudaOnCpuDevice, WithoutADeviceOneLineSaysWhy) {
                "no CUDA device: driver not found; use device: cpu");
 }
 
+TEST_F(CudaOnCpuDevice, SaysWhoComputesAttention) {
+  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  const auto use = [&](const char* wanted, DType type, int64_t head_dim) {
+    return device->backend().use_attention(wanted, {12, 12, head_dim}, type, 8, 1024);
+  };
+  EXPECT_EQ(use("own", DType::bf16, 64), "own kernels on tensor cores (asked for)");
+  EXPECT_EQ(use("auto", DType::bf16, 64), "own kernels on tensor cores (built without cuDNN)");
+  EXPECT_EQ(use("auto", DType::bf16, 160), "own kernels on plain cores (built without cuDNN)");
+  EXPECT_EQ(use("auto", DType::f32, 64),
+            "own kernels on plain cores (cuDNN's attention is for bf16)");
+  EXPECT_ERROR(use("cudnn", DType::bf16, 64), Exit::config,
+               "[train.attention] cudnn: built without cuDNN; use auto or own");
+}
+
 TEST_F(CudaOnCpuDevice, HeadsBeyondTheLimitAreRefused) {
   const std::unique_ptr<Device> device(lockstep_open_cuda(0));
   const Heads heads{1, 1, 264};

@@ -16,6 +16,19 @@ namespace {
 using namespace test;
 using Tensors = std::vector<Tensor>;
 
+// body(order) for each order in which threads and blocks can run.
+template <class Body>
+void for_each_order(Body&& body) {
+  for (int order = 0; order < 5; ++order) {
+    using cuda_on_cpu::Order;
+    cuda_on_cpu::options.order = order == 0   ? Order::forward
+                                 : order == 1 ? Order::reverse
+                                              : Order::random;
+    cuda_on_cpu::options.seed = static_cast<uint64_t>(order);
+    body(order);
+  }
+}
+
 // All outputs of `kernel` on the GPU's twin, in every order: near the CPU's, and the same bits in
 // each order. `roundings` is how many fp32 roundings an element of size `size` went through.
 void compare(const std::function<Tensors(Backend&)>& kernel, double roundings, double size,
@@ -23,12 +36,7 @@ void compare(const std::function<Tensors(Backend&)>& kernel, double roundings, d
   const Tensors want = kernel(cpu_backend());
   CudaBackend gpu(nullptr);
   std::vector<std::vector<uint8_t>> first;
-  for (int order = 0; order < 5; ++order) {
-    using cuda_on_cpu::Order;
-    cuda_on_cpu::options.order = order == 0   ? Order::forward
-                                 : order == 1 ? Order::reverse
-                                              : Order::random;
-    cuda_on_cpu::options.seed = static_cast<uint64_t>(order);
+  for_each_order([&](int order) {
     const Tensors got = kernel(gpu);
     ASSERT_EQ(got.size(), want.size()) << what;
     for (size_t k = 0; k < got.size(); ++k) {
@@ -47,7 +55,7 @@ void compare(const std::function<Tensors(Backend&)>& kernel, double roundings, d
         ASSERT_EQ(bytes(got[k]), first[k]) << which;
       }
     }
-  }
+  });
 }
 
 class CudaKernels : public ::testing::TestWithParam<DType> {
@@ -171,6 +179,35 @@ TEST_P(CudaKernels, SumsOverRows) {
   }
 }
 
+// In the product's epilogue where rows are multiples of 8, else as passes of their own.
+TEST_P(CudaKernels, ProductsWithGelu) {
+  for (int64_t n : {40, 21})
+    for (const Unary& gelu : {Unary(GeluTanh()), Unary(GeluErf())}) {
+      const Tensor x = in({33, 24}, 1, 0.5f), w = in({n, 24}, 2, 0.5f), b = in({n}, 3);
+      const Tensor dy = in({33, 24}, 4, 0.5f), w2 = in({24, n}, 5, 0.5f),
+                   pre = in({33, n}, 6, 3.0f);
+      // Beside 24 products and gelu, a result that is stored as bf16 and read again.
+      compare(
+          [&](Backend& k) {
+            Tensor p = in({33, n}, 7), y = in({33, n}, 8), q = in({33, n}, 9), z = in({33, n}, 10);
+            k.gemm_gelu(x, w.transposed(), &b, gelu, p, y);
+            k.gemm_gelu(x, w.transposed(), nullptr, gelu, q, z);
+            Tensor d1 = in({33, n}, 11), d2 = in({33, n}, 12), db = f32({n}, 13);
+            k.gemm_gelu_grad(dy, w2, gelu, pre, d1, nullptr, false);
+            k.gemm_gelu_grad(dy, w2, gelu, pre, d2, &db, true);
+            return Tensors{p, y, q, z, d1, d2};
+          },
+          24 + 16 + stored, 1.5, fmt::format("products of {} columns with gelu", n));
+      compare(
+          [&](Backend& k) {
+            Tensor d = in({33, n}, 12), db = f32({n}, 13);
+            k.gemm_gelu_grad(dy, w2, gelu, pre, d, &db, true);
+            return Tensors{db};
+          },
+          (24 + 16 + stored) * 33 / 4, 1.5, "bias gradients of gelu");
+    }
+}
+
 TEST_P(CudaKernels, Norms) {
   for (const auto& [rows, c] : {std::pair{5, 19}, {131, 40}, {3, 1000}}) {
     const Tensor x = in({rows, c}, 1), w = in({c}, 2), b = in({c}, 3), dy = in({rows, c}, 4);
@@ -275,21 +312,23 @@ TEST_P(CudaKernels, DropoutDrawsTheSameBits) {
   }
 }
 
-TEST_P(CudaKernels, Attention) {
-  struct Sizes {
-    int64_t b, t;
-    Heads heads;
-  };
+struct AttentionSizes {
+  int64_t b, t;
+  Heads heads;
+};
 #ifdef __SANITIZE_THREAD__  // a hundred times slower there; two tiles show every race
-  const std::vector<Sizes> sizes{{1, 67, {2, 1, 20}}};
+const std::vector<AttentionSizes> attention_sizes{{1, 67, {2, 1, 20}}};
 #else
-  const std::vector<Sizes> sizes{{1, 1, {1, 1, 1}},
-                                 {2, 67, {4, 2, 20}},
-                                 {1, 130, {2, 1, 64}},
-                                 {1, 40, {2, 2, 72}},
-                                 {1, 35, {1, 1, 129}}};
+const std::vector<AttentionSizes> attention_sizes{
+    {1, 1, {1, 1, 1}},   {2, 67, {4, 2, 20}},  {1, 130, {2, 1, 64}},
+    {1, 40, {2, 2, 72}}, {1, 70, {1, 1, 128}}, {1, 35, {1, 1, 129}},
+};
 #endif
-  for (const Sizes& s : sizes) {
+
+// On plain cores: all of fp32, and bf16 where heads are too wide for the tensor cores' tiles.
+TEST_P(CudaKernels, Attention) {
+  for (const AttentionSizes& s : attention_sizes) {
+    if (GetParam() == DType::bf16 && s.heads.head_dim <= 128) continue;
     const Tensor qkv = in({s.b, s.t, s.heads.packed()}, 1);
     const Tensor d_o = in({s.b, s.t, s.heads.n_head * s.heads.head_dim}, 2);
     Tensor o = in(d_o.shape(), 3), lse = f32({s.b, s.heads.n_head, s.t}, 4);
@@ -361,6 +400,172 @@ TEST(CudaFlat, SumsOfRanksHaveTheBitsOfTheCpu) {
   for (int ranks : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 40})
     for (int64_t skip : {0, 3})
       EXPECT_EQ(sum(gpu, ranks, skip), sum(cpu_backend(), ranks, skip)) << ranks << " " << skip;
+}
+
+// Sizes of the terms of which attention's results are sums: of o; of dqkv as they are, and with the
+// magnitudes of all products, so that nothing cancels.
+struct Magnitudes {
+  std::vector<double> o, dqkv, products;
+};
+
+Magnitudes magnitudes(const AttentionSizes& s, const Tensor& qkv, const Tensor& d_o) {
+  const auto [h, kv_heads, d] = s.heads;
+  const std::vector<double> x = values(qkv), g = values(d_o);
+  Magnitudes m{std::vector<double>(g.size()), std::vector<double>(x.size()),
+               std::vector<double>(x.size())};
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  for (int64_t b = 0; b < s.b; ++b)
+    for (int64_t head = 0; head < h; ++head)
+      for (int64_t i = 0; i < s.t; ++i) {
+        const auto row = [&](int64_t at, int64_t part) {
+          return (b * s.t + at) * s.heads.packed() + part * d;
+        };
+        const int64_t kv = head / (h / kv_heads), q = row(i, head),
+                      o = ((b * s.t + i) * h + head) * d;
+        std::vector<double> p(i + 1), dp(i + 1), abs_dp(i + 1);
+        double sum = 0, delta = 0, abs_delta = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          const int64_t k = row(j, h + kv), v = row(j, h + kv_heads + kv);
+          for (int64_t e = 0; e < d; ++e) {
+            p[j] += scale * x[q + e] * x[k + e];
+            dp[j] += g[o + e] * x[v + e];
+            abs_dp[j] += std::fabs(g[o + e] * x[v + e]);
+          }
+          sum += p[j] = std::exp(p[j]);
+        }
+        for (int64_t j = 0; j <= i; ++j) {
+          p[j] /= sum;
+          delta += p[j] * dp[j];
+          abs_delta += p[j] * abs_dp[j];
+        }
+        for (int64_t j = 0; j <= i; ++j) {
+          const int64_t k = row(j, h + kv), v = row(j, h + kv_heads + kv);
+          const double ds = scale * p[j] * std::fabs(dp[j] - delta);
+          const double abs_ds = scale * p[j] * (abs_dp[j] + abs_delta);
+          for (int64_t e = 0; e < d; ++e) {
+            m.o[o + e] += p[j] * std::fabs(x[v + e]);
+            m.dqkv[v + e] += p[j] * std::fabs(g[o + e]);
+            m.dqkv[q + e] += ds * std::fabs(x[k + e]);
+            m.dqkv[k + e] += ds * std::fabs(x[q + e]);
+            m.products[v + e] += p[j] * std::fabs(g[o + e]);
+            m.products[q + e] += abs_ds * std::fabs(x[k + e]);
+            m.products[k + e] += abs_ds * std::fabs(x[q + e]);
+          }
+        }
+      }
+  return m;
+}
+
+// bf16 on tensor cores. They take probabilities and score gradients as bf16, so each term of a
+// result errs by u = 2^-8 of itself; what fp32 adds is bounded as in kernels_attention_test.cpp,
+// and what is stored is rounded on both sides.
+TEST(CudaTensorCores, Attention) {
+  for (const AttentionSizes& s : attention_sizes) {
+    if (s.heads.head_dim > 128) continue;
+    const int64_t d = s.heads.head_dim;
+    const Tensor qkv = random_tensor({s.b, s.t, s.heads.packed()}, DType::bf16, 1);
+    const Tensor d_o = random_tensor({s.b, s.t, s.heads.n_head * d}, DType::bf16, 2);
+    const auto fill = [](const Tensor& like, DType type) {
+      return random_tensor(like.shape(), type, 3);
+    };
+    Tensor o = fill(d_o, DType::bf16), lse = Tensor::zeros({s.b, s.heads.n_head, s.t});
+    Tensor grad = fill(qkv, DType::bf16), added = fill(qkv, DType::f32);
+    cpu_backend().attention(qkv, s.heads, o, lse);
+    cpu_backend().attention_grad(qkv, s.heads, o, lse, d_o, grad, false);
+    cpu_backend().attention_grad(qkv, s.heads, o, lse, d_o, added, true);
+    const Magnitudes m = magnitudes(s, qkv, d_o);
+    const double u = 0x1p-8, t = static_cast<double>(s.t), width = static_cast<double>(d);
+    const double fp32 = 2 * (2 * width * std::sqrt(width) + t + 16) * 0x1p-24;
+    const std::vector<double> want_o = values(o), want_grad = values(grad);
+    const std::string what = fmt::format("attention t {} dim {}", s.t, d);
+    CudaBackend gpu(nullptr);
+    std::vector<std::vector<uint8_t>> first;
+    for_each_order([&](int order) {
+      Tensor o1 = fill(o, DType::bf16), lse1 = fill(lse, DType::f32);
+      Tensor grad1 = fill(qkv, DType::bf16), added1 = fill(qkv, DType::f32);
+      gpu.attention(qkv, s.heads, o1, lse1);
+      gpu.attention_grad(qkv, s.heads, o, lse, d_o, grad1, false);
+      gpu.attention_grad(qkv, s.heads, o, lse, d_o, added1, true);
+      std::vector<std::vector<uint8_t>> all{bytes(o1), bytes(lse1), bytes(grad1), bytes(added1)};
+      if (order > 0) {
+        EXPECT_EQ(all, first) << what << ", order " << order;
+        return;
+      }
+      first = std::move(all);
+      expect_near(
+          o1, want_o, [&](size_t i) { return (u + fp32) * m.o[i] + 2 * u * std::fabs(want_o[i]); },
+          what + " o");
+      expect_near(
+          lse1, values(lse), [&](size_t) { return fp32 * 2; }, what + " lse");
+      const auto term = [&](size_t i) { return u * m.dqkv[i] + fp32 * m.products[i]; };
+      expect_near(
+          grad1, want_grad, [&](size_t i) { return term(i) + 2 * u * std::fabs(want_grad[i]); },
+          what + " dqkv");
+      expect_near(
+          added1, values(added), [&](size_t i) { return term(i) + 0x1p-22; }, what + " dqkv added");
+    });
+  }
+}
+
+std::vector<uint32_t> bits_of(const std::vector<float>& x) {
+  std::vector<uint32_t> bits;
+  for (float v : x) bits.push_back(codec::bits_of(v));
+  return bits;
+}
+
+// The same bytes on the wire, the same rest and the same decoded cells as the CPU's, in every
+// order: with and without a rest, in place, and whatever was in the wire's memory.
+void expect_the_cpus_bits(const CellCodec& codec, const CodecRun& run, const Tensor& x) {
+  const auto trip = [&](Backend& k, uint8_t filler) {
+    std::vector<uint8_t> wire(capacity(codec, run) + 64, filler), plain(wire);
+    const auto aligned = [](std::vector<uint8_t>& w) {
+      return reinterpret_cast<std::byte*>(w.data() + (-reinterpret_cast<uintptr_t>(w.data()) & 15));
+    };
+    std::vector<float> rest = x.to_vector<float>(), out(rest.size(), 7.0f);
+    const size_t used = k.encode(codec, run, rest.data(), aligned(wire), rest.data());
+    EXPECT_EQ(k.encode(codec, run, x.data<float>(), aligned(plain), nullptr), used);
+    EXPECT_EQ(std::memcmp(aligned(wire), aligned(plain), used), 0);
+    const int64_t cut = run.cells() / 2;  // as one who decodes piece by piece
+    k.decode(codec, run, aligned(wire), 0, cut, out.data());
+    k.decode(codec, run, aligned(wire), cut, run.cells() - cut, out.data() + cut * cell_size);
+    const auto* begin = reinterpret_cast<const uint8_t*>(aligned(wire));
+    return std::tuple(std::vector<uint8_t>(begin, begin + used), bits_of(rest), bits_of(out));
+  };
+  const auto want = trip(cpu_backend(), 0);
+  CudaBackend gpu(nullptr);
+  for_each_order([&](int order) {
+    EXPECT_EQ(trip(gpu, 0xff), want) << "codec " << codec.index() << ", " << run.elements
+                                     << " elements, rows of " << run.row << ", order " << order;
+  });
+}
+
+TEST(CudaCodecs, TheCpusBits) {
+  const std::vector<CellCodec> codecs{codec::None({}),     codec::Bf16({}),    codec::Int8({}),
+                                      codec::TopK({0.01}), codec::TopK({0.3}), codec::TopK({1.0}),
+                                      codec::Rows({}),     codec::Sign({})};
+  ASSERT_LE(std::variant_size_v<CellCodec>, codecs.size()) << "a codec without a row here";
+#ifdef __SANITIZE_THREAD__
+  const std::vector<int64_t> sizes{300};
+#else
+  const std::vector<int64_t> sizes{1, 15, 2 * cell_size + 1000};
+#endif
+  for (const CellCodec& codec : codecs)
+    for (int64_t n : sizes)
+      for (int64_t row : {1, 48, 5000}) {
+        if (row != 48 && !std::holds_alternative<codec::Rows>(codec)) continue;
+        Tensor x = random_tensor({n}, DType::f32, 1);
+        float* values = x.data<float>();
+        for (int64_t i = 0; i < n; ++i) {
+          if (i / row % 3 == 1) values[i] = 0.0f;     // rows of zeros,
+          if (i % 7 == 2) values[i] = values[i / 2];  // equal magnitudes,
+          if (i == 12) values[i] = -0.0f;
+        }
+        expect_the_cpus_bits(codec, {n, 3 * cell_size, row}, x);
+        if (n <= cell_size) continue;
+        for (int64_t i = 0; i < cell_size; ++i) values[i] = 0.0f;  // a cell of zeros,
+        values[cell_size + 4] = NAN;                               // one that must be seen
+        expect_the_cpus_bits(codec, {n, 0, row}, x);
+      }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaKernels, ::testing::Values(DType::f32, DType::bf16),

@@ -11,7 +11,6 @@
 
 #include <deque>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -90,14 +89,30 @@ size_t main_size;
 void (*body)(void*);
 void* argument;
 char barrier_tag[2], start_tag, end_tag;  // addresses that order memory for the detector
-std::mt19937_64 engine;
+// SplitMix64. Not the standard library's engine: the linker might take the copy of it that another
+// file has compiled for the detector, which would then watch the scheduler.
+struct Engine {
+  uint64_t state = 0;
+  void seed(uint64_t s) { state = s; }
+  uint64_t operator()() {
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+} engine;
 std::string error;
-std::vector<Shared> shared_arrays;              // of this block
-std::vector<std::unique_ptr<char[]>> memories;  // of this block; for the detector of the whole grid
+std::vector<Shared> shared_arrays;  // of this block
+constexpr std::align_val_t shared_alignment{128};
+struct FreeShared {
+  void operator()(char* p) const { operator delete[](p, shared_alignment); }
+};
+using SharedMemory = std::unique_ptr<char[], FreeShared>;
+std::vector<SharedMemory> memories;  // of this block; for the detector of the whole grid
 
 // Exactly as large as asked, so that AddressSanitizer sees overruns, and full of NaN.
 char* allocate_shared(size_t bytes) {
-  memories.emplace_back(new char[bytes]);
+  memories.emplace_back(static_cast<char*>(operator new[](bytes, shared_alignment)));
   char* p = memories.back().get();
   for (size_t i = 0; i < bytes; ++i) static_cast<volatile char*>(p)[i] = static_cast<char>(0xff);
   return p;
@@ -388,6 +403,10 @@ uint32_t exchange(uint32_t mask, const void* value, unsigned bytes, const char* 
   return m.present[generation & 1];
 }
 
+void forbidden(const char* what, const char* why, int line) {
+  stop(std::string(what) + " at line " + std::to_string(line) + ": " + why);
+}
+
 void* shared_array(const void* key, size_t bytes) {
   char* memory = nullptr;
   for (const Shared& s : shared_arrays)
@@ -433,7 +452,7 @@ void run_grid(void (*f)(void*), void* a, dim3 grid, dim3 block, size_t shared_by
         memories.clear();
 #endif
         dynamic_memory = nullptr;
-        std::unique_ptr<char[]> dynamic;
+        SharedMemory dynamic;
         if (shared_bytes) {
           dynamic_memory = allocate_shared(shared_bytes);
           dynamic = std::move(memories.back());

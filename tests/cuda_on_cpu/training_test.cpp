@@ -48,6 +48,10 @@ class CudaTraining : public TinyRun {
     return merged(model(arch), {{"dist", {{"zero_stage", stage}}}});
   }
 
+  static Json compressed(const char* codec) {
+    return {{"dist", {{"compression", {{"codec", codec}, {"min_elements", 0}}}}}};
+  }
+
   // Of `ranks_` ranks, one parameter after the other: what all others must be equal to.
   std::string naive_bits(const std::string& arch) {
     Json naive = merged(model(arch), {{"dist", {{"reducer", "naive"}}}});
@@ -104,11 +108,18 @@ TEST_F(CudaTraining, ResumingChangesNoBit) {
   EXPECT_EQ(trace(name_).bits, expected);
 }
 
+// Encoded and decoded where the gradients lie, with error feedback.
+TEST_F(CudaTraining, CodecsRunOnTheDevice) {
+  const Json int8 = compressed("int8");
+  const std::string expected = bits_of(merged(staged("gpt2", 0), int8), Way::threads, 8);
+  EXPECT_NE(expected, "");
+  EXPECT_EQ(bits_of(merged(staged("gpt2", 3), int8), Way::nccl, 9), expected);
+}
+
 TEST_F(CudaTraining, WhatDevicesCannotDoIsRefused) {
-  const Json int8 = {{"dist", {{"compression", {{"codec", "int8"}, {"min_elements", 0}}}}}};
-  expect_one_line(train_on(merged(staged("gpt2", 0), int8), Way::threads, 1), 78,
-                  {"[dist.compression.codec] int8 has no kernels for the device; use none, or "
-                   "train.device cpu"});
+  expect_one_line(train_on(merged(staged("gpt2", 0), compressed("rows")), Way::threads, 1), 78,
+                  {"[dist.compression.codec] rows keeps a table of places on the host; on a device "
+                   "use one whose size is known beforehand, such as bf16"});
   ranks_ = 5;  // on 4 devices
   const Ended ended = train_on(staged("gpt2", 0), Way::nccl, 1);
   EXPECT_EQ(ended.code, 78);
@@ -145,6 +156,16 @@ TEST_F(CudaTraining, SoakEveryStageEveryWayInManyOrders) {
           EXPECT_EQ(bits_of(staged(arch, stage), way, ++order), expected)
               << ranks << " ranks, stage " << stage << ", " << name_of(way) << ", order " << order;
     }
+}
+
+TEST_F(CudaTraining, SoakEveryCodecOnTheDevice) {
+  for (const char* codec : {"bf16", "topk", "sign"}) {
+    const std::string expected =
+        bits_of(merged(staged("gpt2", 1), compressed(codec)), Way::threads, 10);
+    EXPECT_NE(expected, "") << codec;
+    EXPECT_EQ(bits_of(merged(staged("gpt2", 2), compressed(codec)), Way::nccl, 11), expected)
+        << codec;
+  }
 }
 
 TEST_F(CudaTraining, SoakAnyWorldChangesNoBit) {

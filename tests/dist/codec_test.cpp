@@ -179,13 +179,13 @@ TEST(CodecTable, WireIsAsNarrowAsPromised) {
 
 TEST(CodecTable, TheReadmeShowsTheCodeOfBf16) {
   const auto text = [](const std::string& name) {
-    std::ifstream file(LOCKSTEP_SOURCE_DIR + ("/dist/" + name));
+    std::ifstream file(LOCKSTEP_SOURCE_DIR + ("/" + name));
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  const std::string code = text("codecs/bf16.cpp");
-  const size_t begin = code.find("class Bf16"), end = code.find("};\n", begin);
+  const std::string code = text("core/codecs/bf16.h");
+  const size_t begin = code.find("struct Bf16"), end = code.find("};\n", begin);
   ASSERT_NE(end, std::string::npos);
-  EXPECT_NE(text("README.md").find(code.substr(begin, end - begin)), std::string::npos);
+  EXPECT_NE(text("dist/README.md").find(code.substr(begin, end - begin)), std::string::npos);
 }
 
 TEST(CodecTable, WhatCannotBeMade) {

@@ -206,7 +206,7 @@ TEST(CodecSign, HugeNumbersHaveAMean) {
   EXPECT_EQ(encoded("sign", x).decoded, x);
 }
 
-// The format that codecs/rows.cpp describes, counted row by row.
+// The format that core/codecs/rows.h describes, counted row by row.
 size_t bytes_of_rows(const CodecRun& run, const Floats& x) {
   size_t bytes = wire_aligned(4 * ((x.size() + cell_size - 1) / cell_size));
   for_cells(std::ssize(x), [&](int64_t begin, int64_t end) {

@@ -68,6 +68,12 @@ TEST(Validate, Model) {
             "that");
 }
 
+TEST(Validate, Attention) {
+  EXPECT_EQ(message([](Config& c) { c.train.attention = "cudnn"; }),
+            "[train.attention] cudnn is for train.device cuda, not cpu; use auto or own");
+  EXPECT_EQ(message([](Config& c) { c.train.attention = "own"; }), "no error");
+}
+
 TEST(Validate, Optim) {
   EXPECT_EQ(message([](Config& c) { c.optim.betas = {0.9}; }),
             "[optim.betas] has 1 numbers; AdamW takes two, such as [0.9, 0.95]");

@@ -6,25 +6,38 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "core/dtype.h"
 
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_INVALID_VALUE = 7 };
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15
+};
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
-enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtEpilogue_t {
+  CUBLASLT_EPILOGUE_DEFAULT = 1,
+  CUBLASLT_EPILOGUE_BIAS = 4,
+  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 4 | 32 | 128,
+  CUBLASLT_EPILOGUE_DGELU = 64 | 128
+};
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,
   CUBLASLT_MATMUL_DESC_POINTER_MODE,
   CUBLASLT_MATMUL_DESC_EPILOGUE,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
 };
 enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
@@ -44,6 +57,8 @@ struct FakeProduct {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   cudaDataType_t bias_type = CUDA_R_32F;
+  void* aux = nullptr;  // what gelu is applied to, in the result's type
+  int64_t aux_step = 0;
 };
 struct FakeLayout {
   cudaDataType_t type;
@@ -113,6 +128,20 @@ inline float at(const void* p, cudaDataType_t type, int64_t i) {
   return type == CUDA_R_32F ? static_cast<const float*>(p)[i]
                             : lockstep::to_float(static_cast<const lockstep::bf16*>(p)[i]);
 }
+inline void put(void* p, cudaDataType_t type, int64_t i, float x) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(p)[i] = x;
+  else
+    static_cast<lockstep::bf16*>(p)[i] = lockstep::to_bf16(x);
+}
+// The gelu with tanh, and its derivative, in double.
+inline double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+inline double gelu_grad(double x) {
+  const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
 inline bool lies_on(const void* p, uint32_t alignment) {
   return reinterpret_cast<uintptr_t>(p) % alignment == 0;
 }
@@ -135,6 +164,10 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
       return assign(d->bias, v, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return assign(d->bias_type, v, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return assign(d->aux, v, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return assign(d->aux_step, v, bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -180,6 +213,10 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
   if ((tb ? lb->columns : lb->rows) != k || ld->rows != m || ld->columns != n || c != d ||
       la->batch != ld->batch || lb->batch != ld->batch || !workspace || workspace_bytes < 1000)
     return CUBLAS_STATUS_INVALID_VALUE;
+  const bool has_aux = p->epilogue & 128, has_bias = p->epilogue & 4;
+  if (has_aux && (p->aux_step % 8 != 0 || p->aux_step < static_cast<int64_t>(m) ||
+                  !fake_cublas::lies_on(p->aux, 16) || ld->batch != 1))
+    return CUBLAS_STATUS_INVALID_VALUE;
   // Descriptors, and factors on the host, are the caller's again when this returns.
   struct Factors {
     float alpha, beta;
@@ -207,12 +244,18 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
           sum *= al;
           const int64_t at = z * ld->batch_step + j * ld->step + i;
           if (be != 0) sum += be * fake_cublas::at(c, ld->type, at);
-          if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
-            sum += fake_cublas::at(p->bias, p->bias_type, i);
-          if (ld->type == CUDA_R_32F)
-            static_cast<float*>(d)[at] = sum;
-          else
-            static_cast<lockstep::bf16*>(d)[at] = lockstep::to_bf16(sum);
+          if (has_bias) sum += fake_cublas::at(p->bias, p->bias_type, i);
+          if (has_aux) {
+            const int64_t beside = j * p->aux_step + i;
+            if (p->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+              sum *= static_cast<float>(
+                  fake_cublas::gelu_grad(fake_cublas::at(p->aux, ld->type, beside)));
+            } else {
+              fake_cublas::put(p->aux, ld->type, beside, sum);
+              sum = static_cast<float>(fake_cublas::gelu(sum));
+            }
+          }
+          fake_cublas::put(d, ld->type, at, sum);
         }
   });
   return CUBLAS_STATUS_SUCCESS;

@@ -70,6 +70,8 @@ void barrier(int line);
 uint32_t exchange(uint32_t mask, const void* value, unsigned bytes, const char* what, int line,
                   bool orders_memory, const unsigned char** slots);
 void copy_bytes(void* to, const void* from, unsigned n);
+// Ends the grid with an error.
+[[noreturn]] void forbidden(const char* what, const char* why, int line);
 // This block's memory for a SHARED_ARRAY, filled with NaN at block start.
 void* shared_array(const void* key, size_t bytes);
 
@@ -158,6 +160,9 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin
     ballot |= static_cast<unsigned>(p != 0) << i;
   }
   return ballot;
+}
+inline unsigned atomicOr(unsigned* p, unsigned bits) {
+  return __atomic_fetch_or(p, bits, __ATOMIC_RELAXED);
 }
 inline int __ffs(int x) {
   return __builtin_ffs(x);
