@@ -48,7 +48,7 @@ __global__ void neighbour(float* y) {
 template <int mistake>
 __global__ void tensor_cores(float* y) {
   namespace wmma = nvcuda::wmma;
-  SHARED_ARRAY(__nv_bfloat16, a, [n / 32][256 + 8]);
+  SHARED_ARRAY(__nv_bfloat16, a, [n / 32][256 + 16]);
   SHARED_ARRAY(__nv_bfloat16, b, [n / 32][256]);
   SHARED_ARRAY(float, product, [n / 32][256]);
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
