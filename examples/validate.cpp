@@ -46,7 +46,7 @@ void check_model(const ModelConfig& model) {
 
 void check_optim(const OptimConfig& optim) {
   const OptimConfig defaults;
-  const bool adamw = optim.name == "adamw", scaled = optim.lr_scaling != "none";
+  const bool sgd = optim.name == "sgd", scaled = optim.lr_scaling != "none";
   if (optim.betas.size() != 2)
     fail(Exit::config, "[optim.betas] has {} numbers; AdamW takes two, such as [0.9, 0.95]",
          optim.betas.size());
@@ -55,13 +55,33 @@ void check_optim(const OptimConfig& optim) {
          "[optim.lr_scaling] {} needs optim.base_batch_tokens, the tokens per step that optim.lr "
          "was tuned for; set it, or use none",
          optim.lr_scaling);
-  only_if(adamw, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw");
-  only_if(adamw, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw");
-  only_if(!adamw, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd");
+  only_if(!sgd, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw or onebit_adam");
+  only_if(!sgd, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw or onebit_adam");
+  only_if(sgd, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd");
   only_if(scaled, "optim.base_batch_tokens", optim.base_batch_tokens, defaults.base_batch_tokens,
           "optim.lr_scaling is linear or sqrt");
   only_if(optim.schedule == "wsd", "optim.wsd_decay_share", optim.wsd_decay_share,
           defaults.wsd_decay_share, "optim.schedule is wsd");
+}
+
+// Its second moment is frozen when gradients begin to travel compressed.
+void check_onebit_adam(const Config& config) {
+  if (config.optim.name != "onebit_adam") return;
+  const CompressionConfig& compression = config.dist.compression;
+  if (compression.codec != "sign" || !compression.error_feedback)
+    fail(Exit::config,
+         "[optim.name] onebit_adam is Adam for gradients that are sent by their signs; set "
+         "dist.compression.codec sign, found {}, and leave dist.compression.error_feedback on",
+         compression.codec);
+  if (compression.warmup_steps == 0)
+    fail(Exit::config,
+         "[dist.compression.warmup_steps] 0 leaves onebit_adam no step to learn its second moment "
+         "in; 15 to 25 % of train.steps is what its paper takes");
+  if (config.optim.grad_clip > 0)
+    fail(Exit::config,
+         "[optim.grad_clip] {:g}, but the frozen phase of onebit_adam cannot clip: a clipped "
+         "gradient is what error feedback would never hear of; set optim.grad_clip 0",
+         config.optim.grad_clip);
 }
 
 void check_train(const Config& config) {
@@ -176,6 +196,7 @@ int64_t accumulation(const Config& config, int ranks) {
 void validate(const Config& config, int ranks) {
   check_model(config.model);
   check_optim(config.optim);
+  check_onebit_adam(config);
   check_train(config);
   check_dist(config.dist);
   check_device(config);

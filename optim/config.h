@@ -26,7 +26,10 @@ struct OptimConfig {
 
   template <class V>
   void visit(V& v) {
-    v("name", name, "optimizer", Choices{"adamw", "sgd"});
+    v("name", name,
+      "adamw; sgd with momentum; onebit_adam: AdamW whose second moment stays as it is after "
+      "dist.compression.warmup_steps, for gradients that codec sign compresses",
+      Choices{"adamw", "sgd", "onebit_adam"});
     v("lr", lr, "peak learning rate", Range{0, 1e3});
     v("betas", betas, "AdamW's two decay rates", Range{0, 0.999999999});
     v("eps", eps, "AdamW's epsilon", Range{0, 1});

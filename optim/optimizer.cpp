@@ -1,6 +1,7 @@
-// AdamW and SGD with momentum, in order of increasing complexity. Read next: schedule.cpp.
+// SGD with momentum, AdamW, 1-bit Adam: in order of increasing complexity. Read next: schedule.cpp.
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep {
@@ -105,17 +106,47 @@ class AdamW : public FlatOptimizer {
   }
 };
 
+// Tang et al., "1-bit Adam" (2021): after a warm-up as AdamW the second moment is a constant, so
+// the update is linear in the gradients and error feedback makes up for what their codec left out.
+// There each rank adds (1 - beta1) g to its momentum and sends that by its signs; here it sends g
+// and the owner of the shard has the only momentum. With codec sign both send the same, because C(a
+// x) = a C(x) for a > 0, and residuals differ by that factor alone. The paper has no bias
+// corrections. Here they are AdamW's, the second moment's as of the step that froze it; after a
+// warm-up long enough for the method both are 1.
+class OnebitAdam : public AdamW {
+ public:
+  OnebitAdam(const OptimConfig& config, const std::vector<NamedTensor>& parameters,
+             int64_t variance_steps)
+      : AdamW(config, parameters), variance_steps_(variance_steps) {
+    check(variance_steps > 0, "[optimizer] onebit_adam needs steps in which its variance moves");
+  }
+  void prepare(StepScalars& scalars, int64_t t) const override {
+    AdamW::prepare(scalars, std::min(t, variance_steps_));
+    const float correction2 = scalars.bias_correction2;
+    AdamW::prepare(scalars, t);
+    scalars.bias_correction2 = correction2;
+    scalars.variance_frozen = t > variance_steps_;
+  }
+
+ private:
+  const int64_t variance_steps_;
+};
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
-                                          std::vector<NamedTensor> parameters) {
+                                          std::vector<NamedTensor> parameters,
+                                          int64_t variance_steps) {
   if (config.name == "sgd") return std::make_unique<Sgd>(config, parameters);
   if (config.name == "adamw") return std::make_unique<AdamW>(config, parameters);
-  fail(Exit::config, "[optim.name] unknown optimizer \"{}\"; adamw or sgd is right", config.name);
+  if (config.name == "onebit_adam")
+    return std::make_unique<OnebitAdam>(config, parameters, variance_steps);
+  fail(Exit::config, "[optim.name] unknown optimizer \"{}\"; adamw, sgd or onebit_adam is right",
+       config.name);
 }
 
 double state_bytes_per_element(const OptimConfig& config, DType dtype) {
-  return (config.name == "adamw" ? 8 : 4) + (dtype == DType::f32 ? 0 : 4);
+  return (config.name == "sgd" ? 4 : 8) + (dtype == DType::f32 ? 0 : 4);
 }
 
 }  // namespace lockstep

@@ -29,9 +29,11 @@ class Optimizer {
 };
 
 // `parameters` are flat or shaped, fp32 or bf16; weight decay acts on those with two or more
-// dimensions.
+// dimensions. `variance_steps`: the first steps of the run, in which onebit_adam's second moment
+// moves; the others know no such phase.
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
-                                          std::vector<NamedTensor> parameters);
+                                          std::vector<NamedTensor> parameters,
+                                          int64_t variance_steps = 0);
 
 // What state() holds per element of a parameter of this type.
 double state_bytes_per_element(const OptimConfig& config, DType dtype);

@@ -34,6 +34,8 @@ double sum_squares(const float* x, int64_t n) {
 
 // Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2):
 //   p -= lr wd p;  p -= lr (m / bc1) / (sqrt(v / bc2) + eps)
+// With v frozen, an element that never had a gradient has v = 0 and cannot be scaled: it is left
+// alone, whatever noise a codec put into its gradient.
 void CpuBackend::adamw(const AdamWOptions& options, const StepScalars& scalars, const Tensor& grad,
                        Tensor& param, Tensor* master, Tensor& m, Tensor& v) {
   if (scalars.skip) return;
@@ -44,6 +46,16 @@ void CpuBackend::adamw(const AdamWOptions& options, const StepScalars& scalars, 
   update(param, master, [&](int64_t begin, int64_t n, float* p) {
     const float* gs = grad.data<float>() + begin;
     float *ms = m.data<float>() + begin, *vs = v.data<float>() + begin;
+    if (scalars.variance_frozen) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        const bool seen = vs[i] > 0.0f;
+        ms[i] = seen ? beta1 * ms[i] + (1.0f - beta1) * (gs[i] * grad_scale) : 0.0f;
+        const float change = step_size * ms[i] / (std::sqrt(vs[i]) * root_scale + eps);
+        p[i] = keep * p[i] - (seen ? change : 0.0f);
+      }
+      return;
+    }
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
       const float g = gs[i] * grad_scale;

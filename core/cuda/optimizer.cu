@@ -29,7 +29,10 @@ struct AdamWStep {
 __global__ void __launch_bounds__(threads) adamw_kernel(AdamWStep a) {
   const StepScalars now = *a.scalars;
   if (now.skip) return;
-  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps;
+  const bool frozen = now.variance_frozen != 0;
+  const float masked = frozen ? 0.0f : -1.0f;  // the variance of what is left alone
+  const float beta1 = a.options.beta1, eps = a.options.eps;
+  const float beta2 = frozen ? 1.0f : a.options.beta2, gain2 = frozen ? 0.0f : 1.0f - beta2;
   const float keep = 1.0f - now.lr * a.options.weight_decay;
   const float step_size = now.lr / now.bias_correction1;
   const float root_scale = 1.0f / sqrtf(now.bias_correction2);
@@ -45,8 +48,10 @@ __global__ void __launch_bounds__(threads) adamw_kernel(AdamWStep a) {
     for (int k = 0; k < group; ++k) {
       const float scaled = g[k] * now.grad_scale;
       m[k] = beta1 * m[k] + (1.0f - beta1) * scaled;
-      v[k] = beta2 * v[k] + (1.0f - beta2) * scaled * scaled;
-      p[k] = keep * p[k] - step_size * m[k] / (sqrtf(v[k]) * root_scale + eps);
+      v[k] = beta2 * v[k] + gain2 * scaled * scaled;
+      float root = sqrtf(v[k]) * root_scale + eps;
+      if (v[k] == masked) m[k] = 0.0f, root = 1.0f;
+      p[k] = keep * p[k] - step_size * m[k] / root;
     }
     store(f32_out(a.m, a.aligned), i, n, m);
     store(f32_out(a.v, a.aligned), i, n, v);

@@ -131,6 +131,31 @@ TEST_P(KernelsRows, AdamWFollowsTheFormula) {
     ASSERT_EQ(got[0].data<bf16>()[i].bits, to_bf16(got[1].data<float>()[i]).bits);
 }
 
+// v stays, and where it is zero nothing is scaled by it.
+TEST_P(KernelsRows, AdamWWithAFrozenVariance) {
+  const int64_t n = 9001;
+  const StepScalars scalars{1e-2f, 0.5f, 0.271f, 0.142625f, 0, 3, 1};
+  const Tensor grad = f32({n}, 1), start = f32({n}, 2), m0 = f32({n}, 3);
+  Tensor v = Tensor::zeros({n});
+  for (int64_t i = 0; i < n; ++i) v.data<float>()[i] = static_cast<float>(i % 3);
+  Tensor master = Tensor::from(start.to_vector<float>(), {n}), param = in({n}, 4);
+  Tensor m = Tensor::from(m0.to_vector<float>(), {n});
+  const bool narrow = GetParam() == DType::bf16;
+  kernels.adamw({0.9f, 0.95f, 0.0f, 0.1f}, scalars, grad, narrow ? param : master,
+                narrow ? &master : nullptr, m, v);
+  const std::vector<double> p = values(start), g = values(grad), first = values(m0);
+  for (int64_t i = 0; i < n; ++i) {
+    const double kept = (1 - 1e-2 * 0.1) * p[i], variance = static_cast<double>(i % 3);
+    const double moved = 0.9 * first[i] + 0.1 * 0.5 * g[i];
+    const double step = 1e-2 * (moved / 0.271) / std::sqrt(variance / 0.142625);
+    ASSERT_EQ(v.data<float>()[i], variance);
+    ASSERT_NEAR(m.data<float>()[i], variance > 0 ? moved : 0, 8 * 0x1p-24 * 4) << i;
+    ASSERT_NEAR(master.data<float>()[i], variance > 0 ? kept - step : kept,
+                16 * 0x1p-24 * (std::fabs(kept) + 1))
+        << i;
+  }
+}
+
 TEST_P(KernelsRows, SkippedStepsChangeNothing) {
   StepScalars scalars;
   scalars.lr = 1, scalars.skip = 1;

@@ -353,11 +353,14 @@ TEST_P(CudaKernels, OptimizersAndCellNorms) {
   for (const int64_t n : {9001, 4096}) {
     StepScalars scalars{1e-2f, 0.5f, 0.271f, 0.142625f, 0, 3};
     const Tensor grad = f32({n}, 1);
-    for (int32_t skip : {0, 1}) {
+    for (const auto [skip, frozen] : {std::pair{0, 0}, {1, 0}, {0, 1}}) {
       scalars.skip = skip;
+      scalars.variance_frozen = frozen;
       compare(
           [&](Backend& k) {
             Tensor master = f32({n}, 2), m = f32({n}, 3), v = Tensor::zeros({n}), b = f32({n}, 4);
+            if (frozen)  // every third element never had a gradient
+              for (int64_t i = 0; i < n; ++i) v.data<float>()[i] = static_cast<float>(i % 3) * 0.2f;
             Tensor param = narrow ? in({n}, 5) : master;
             Tensor master2 = f32({n}, 6), param2 = narrow ? in({n}, 7) : master2;
             Tensor norms = Tensor::zeros({(n + cell_size - 1) / cell_size}, DType::f64);
