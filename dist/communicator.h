@@ -38,7 +38,8 @@ class Work {
   using Time = std::chrono::steady_clock::time_point;
   struct Timing {
     Time started;   // I published my part
-    Time arrived;   // the last peer's part was there: before it is waiting, after it communication
+    Time arrived;   // the last peer's part was there, or began to come from another host: before it
+                    // is waiting, after it communication. Of an all_reduce: in its exchange
     Time finished;  // the reader has run and my sends are complete
   };
   // Bytes of mine that the operation showed to other ranks. Those that cross to other hosts count

@@ -228,7 +228,9 @@ std::shared_ptr<HostCommunicator::HostWindow> HostCommunicator::create_window(
   const size_t whole = std::accumulate(part_bytes.begin(), part_bytes.end(), size_t{0});
   std::vector<size_t> bytes;
   for (size_t part : part_bytes)
-    bytes.push_back(kHeaderBytes + (layout == Layout::own_part ? part : whole));
+    bytes.push_back(layout == Layout::whole
+                        ? kHeaderBytes + whole
+                        : HostWindow::own_part_bytes(part) + size() * sizeof(RelayPlace));
   return std::make_shared<HostWindow>(name, part_bytes, layout, topology_.rank, windows_++,
                                       transport_->share(bytes, fmt::format("window '{}'", name)));
 }
@@ -337,6 +339,7 @@ bool HostCommunicator::begin(Operation& operation) {
 }
 
 bool HostCommunicator::views_ready(Operation& operation) {
+  note_arrival(operation);
   std::erase_if(operation.receives, [](auto& message) { return message.transfer->done(); });
   const bool must_fold = operation.folds && !operation.folded;
   if (must_fold && shown_by_all(operation)) fold_for_others(operation);
@@ -348,6 +351,14 @@ bool HostCommunicator::views_ready(Operation& operation) {
   return ready;
 }
 
+// What a peer of my host hands on from another host counts as there.
+void HostCommunicator::note_arrival(Operation& operation) {
+  if (operation.timing.arrived != Work::Time{} || !shown_by_all(operation) ||
+      !std::ranges::all_of(operation.receives, [](auto& m) { return m.transfer->begun(); }))
+    return;
+  operation.timing.arrived = steady_clock::now();
+}
+
 bool HostCommunicator::sends_done(Operation& operation) {
   std::erase_if(operation.sends, [](auto& message) { return message.transfer->done(); });
   if (!operation.sends.empty()) check_patience(operation);
@@ -355,17 +366,20 @@ bool HostCommunicator::sends_done(Operation& operation) {
 }
 
 void HostCommunicator::read(Operation& operation) {
-  operation.timing.arrived = steady_clock::now();
+  HostWindow& window = *operation.window;
+  if (operation.timing.arrived == Work::Time{}) operation.timing.arrived = steady_clock::now();
+  if (operation.kind == Kind::combine) window.first_timing = operation.timing;
+  if (operation.kind == Kind::collect) operation.timing = window.first_timing;
   std::vector<std::span<std::byte>> outs;
-  if (operation.kind == Kind::combine) outs = operation.window->outs(rank());
+  if (operation.kind == Kind::combine) outs = window.outs(rank());
   if (operation.folds) {
     fold_part(operation, rank());
-    operation.views[my_host()] = operation.window->part(rank());
+    operation.views[my_host()] = window.part(rank());
   }
+  if (operation.relays && window.layout() == Layout::own_part) find_relayed(operation);
   operation.reader(operation.views, outs);
   operation.read = true;
-  if (operation.window->layout() == Layout::own_part) operation.window->received.clear();
-  operation.window->header(rank()).consumed.store(operation.number, std::memory_order_release);
+  window.header(rank()).consumed.store(operation.number, std::memory_order_release);
   ring_peers();
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "dist/communicator.h"
+#include "dist/relay_buffers.h"
 #include "dist/transport.h"
 #include "dist/watchdog.h"
 
@@ -71,7 +72,10 @@ class HostCommunicator : public Communicator {
   void fold_for_others(Operation& operation);
   void fold_part(const Operation& operation, int p);
   void deliver(Operation& operation);
+  std::span<std::byte> lend_relay(Operation& operation, int from);
+  void find_relayed(Operation& operation);
   bool views_ready(Operation& operation);
+  void note_arrival(Operation& operation);
   bool sends_done(Operation& operation);
   void read(Operation& operation);
   std::vector<int> peers_behind(const Operation& operation) const;
@@ -88,6 +92,7 @@ class HostCommunicator : public Communicator {
   void ring(int r);
 
   std::unique_ptr<Transport> transport_;
+  RelayBuffers relays_{*transport_};
   const TransportOptions options_;
   Topology topology_;
   Watchdog watchdog_;

@@ -62,14 +62,13 @@ void HostCommunicator::post_folded(Operation& operation) {
   }
 }
 
-// A part goes once to every other host, where one rank hands it on to its peers; but there is no
-// place for that in windows of layout own_part, of which every rank gets a message of its own.
+// A part goes once to every other host, where one rank hands it on to its peers.
 void HostCommunicator::post_gather(Operation& operation) {
   HostWindow& window = *operation.window;
   const int me = rank();
   const bool all_reduce = operation.kind == Kind::collect;
   if (all_reduce) operation.traffic = window.first_half;
-  operation.relays = topology_.hosts > 1 && window.layout() == Layout::whole;
+  operation.relays = topology_.hosts > 1;
   const ByteView mine = operation.used_of(me);
   operation.traffic.to_ranks += mine.size() * (size() - 1);
   for (int r = 0; r < size(); ++r) {
@@ -77,11 +76,38 @@ void HostCommunicator::post_gather(Operation& operation) {
       operation.views[r] = window.part_of(all_reduce ? me : r, r);
       continue;
     }
-    const auto place = operation.relays ? window.part(r) : window.buffer(r, window.part_bytes(r));
+    if (partner(me, topology_.host_of[r]) == r) send(operation, r, mine, window.part_bytes(me));
+    const bool whole = window.layout() == Layout::whole, to_me = partner(r, my_host()) == me;
+    if (!whole && !to_me) continue;  // find_relayed() will know
+    const std::span<std::byte> place = whole ? window.part(r) : lend_relay(operation, r);
     operation.views[r] = place;
-    if (!operation.relays || partner(r, my_host()) == me) receive(operation, r, place);
-    if (!operation.relays || partner(me, topology_.host_of[r]) == r)
-      send(operation, r, mine, window.part_bytes(me));
+    if (to_me) receive(operation, r, place);
+  }
+}
+
+// Lent until all ranks of my host have read it.
+std::span<std::byte> HostCommunicator::lend_relay(Operation& operation, int from) {
+  const auto in_use = [this, window = operation.window, number = operation.number] {
+    return std::ranges::any_of(ranks_of_[my_host()], [&](int r) {
+      return window->header(r).consumed.load(std::memory_order_acquire) < number;
+    });
+  };
+  HostWindow& window = *operation.window;
+  const size_t bytes = window.part_bytes(from);
+  if (bytes == 0) return {};
+  const auto [memory, place] = relays_.lend(bytes, in_use);
+  window.relay_place(rank(), from) = place;
+  return {memory, bytes};
+}
+
+// What peers received for me too. They have delivered, so the places stand.
+void HostCommunicator::find_relayed(Operation& operation) {
+  HostWindow& window = *operation.window;
+  for (int r = 0; r < size(); ++r) {
+    const int by = partner(r, my_host());
+    const size_t bytes = window.part_bytes(r);
+    if (window.mapped(r) || by == rank() || bytes == 0) continue;
+    operation.views[r] = {relays_.find(by, window.relay_place(by, r)), bytes};
   }
 }
 
@@ -111,7 +137,8 @@ void HostCommunicator::send(Operation& operation, int to, ByteView bytes, size_t
 void HostCommunicator::receive(Operation& operation, int from, std::span<std::byte> place) {
   if (place.empty()) return;
   operation.receives.push_back({from, transport_->receive(from, operation.window->tag, place)});
-  if (operation.relays) operation.to_deliver.push_back(place);
+  if (operation.relays && operation.window->layout() == Layout::whole)
+    operation.to_deliver.push_back(place);
 }
 
 // The rank of `host` that deals with rank r of another host: different ones for different r.

@@ -70,12 +70,21 @@ class HostCommunicator::HostWindow : public Window {
     return received[r];
   }
   Header& header(int r) const { return *reinterpret_cast<Header*>(memory_[r].get()); }
+  // Where the peer that hands it on has the part of rank `from` of another host, for as long as the
+  // operation lasts. Of windows of layout own_part, behind the part.
+  RelayPlace& relay_place(int peer, int from) const {
+    return reinterpret_cast<RelayPlace*>(memory_[peer].get() +
+                                         own_part_bytes(part_bytes(peer)))[from];
+  }
+  static size_t own_part_bytes(size_t part) { return kHeaderBytes + (part + 63) / 64 * 64; }
 
   const int tag;
   uint64_t started = 0;                          // operations started here: the caller's own
   std::atomic<uint64_t> finished = 0;            // operations finished here: the thread's
   std::vector<std::vector<std::byte>> received;  // parts from other hosts, by rank
-  Work::Traffic first_half;                      // of the all_reduce under way: its exchange
+  // Of the all_reduce under way, its exchange.
+  Work::Traffic first_half;
+  Work::Timing first_timing;
 
  private:
   size_t held_bytes(int r) const { return layout() == Layout::own_part ? part_bytes(r) : bytes(); }

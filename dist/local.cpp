@@ -49,6 +49,7 @@ struct LocalWorld {
       memory;  // laid on the table for the next meeting, by rank
   std::vector<std::shared_ptr<std::byte>>
       agreed;  // of the last meeting: whole until all come again
+  std::vector<std::shared_ptr<std::byte>> offered;  // by handle
   std::list<Letter> letters;
 };
 
@@ -68,21 +69,24 @@ class LocalTransfer : public Transfer {
   bool done() override {
     std::lock_guard lock(world_.mutex);
     if (sent_) return (*sent_)->taken;
+    if (received_) return true;
     for (auto& letter : world_.letters) {
       if (letter.taken || letter.from != from_ || letter.to != to_ || letter.tag != tag_) continue;
       check(letter.bytes.size() <= target_.size(), "[local] message of {} bytes for {} bytes",
             letter.bytes.size(), target_.size());
       std::copy(letter.bytes.begin(), letter.bytes.end(), target_.begin());
-      return letter.taken = true;
+      return letter.taken = received_ = true;
     }
     return false;
   }
+  bool begun() override { return done(); }
 
  private:
   LocalWorld& world_;
   std::optional<std::list<LocalWorld::Letter>::iterator> sent_;
   int from_ = 0, to_ = 0, tag_ = 0;
   std::span<std::byte> target_;
+  bool received_ = false;
 };
 
 class LocalTransport : public Transport {
@@ -106,17 +110,21 @@ class LocalTransport : public Transport {
 
   std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes_of,
                                                 const std::string& what) override {
-    const size_t bytes = bytes_of[rank_];
-    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (address == MAP_FAILED)
-      fail(Exit::restart, "[local] no {} bytes for {} of rank {}: {}", bytes, what, rank_,
-           std::strerror(errno));
-    auto unmap = [bytes](std::byte* p) { munmap(p, bytes); };
-    auto memory = meet({static_cast<std::byte*>(address), unmap}, what);
+    auto memory = meet(allocate(bytes_of[rank_], what), what);
     for (int r = 0; r < topology_.size; ++r)
       if (!topology_.same_host(r)) memory[r] = nullptr;
     return memory;
+  }
+
+  Offered offer(size_t bytes) override {
+    auto memory = allocate(bytes, "parts from other hosts");
+    std::lock_guard lock(world_->mutex);
+    world_->offered.push_back(memory);
+    return {std::move(memory), std::ssize(world_->offered) - 1};
+  }
+  std::shared_ptr<std::byte> attach(int, int64_t handle, size_t) override {
+    std::lock_guard lock(world_->mutex);
+    return world_->offered[handle];
   }
 
   std::unique_ptr<Transfer> send(int to, int tag, ByteView bytes, size_t) override {
@@ -130,6 +138,15 @@ class LocalTransport : public Transport {
   }
 
  private:
+  std::shared_ptr<std::byte> allocate(size_t bytes, const std::string& what) const {
+    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (address == MAP_FAILED)
+      fail(Exit::restart, "[local] no {} bytes for {} of rank {}: {}", bytes, what, rank_,
+           std::strerror(errno));
+    return {static_cast<std::byte*>(address), [bytes](std::byte* p) { munmap(p, bytes); }};
+  }
+
   std::vector<std::shared_ptr<std::byte>> meet(std::shared_ptr<std::byte> mine,
                                                const std::string& what) {
     LocalWorld& world = *world_;

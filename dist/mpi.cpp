@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "dist/host_communicator.h"
 #include "dist/launch.h"
@@ -27,13 +28,18 @@ void check_mpi(int code, const char* call) {
   fail(Exit::restart, "[mpi] {} failed: {}", call, std::string(text, length));
 }
 
+// The first piece of a message: so small that it travels at once, and tells that the rest is
+// coming.
+constexpr size_t kHerald = 1024;
+
 // One message, in pieces that MPI can count. Both ends cut the capacity, so that a short message
 // ends in empty pieces and their numbers agree.
 class MpiTransfer : public Transfer {
  public:
   template <class Start>  // start(offset, count, request)
-  MpiTransfer(size_t bytes, size_t capacity, size_t piece, Start start) {
-    for (size_t cut = 0; cut < capacity; cut += piece) {
+  MpiTransfer(size_t bytes, size_t capacity, size_t largest, Start start) {
+    size_t piece = std::min(kHerald, largest);
+    for (size_t cut = 0; cut < capacity; cut += std::exchange(piece, largest)) {
       const size_t at = std::min(cut, bytes);
       requests_.push_back(MPI_REQUEST_NULL);
       start(at, static_cast<int>(std::min(piece, bytes - at)), &requests_.back());
@@ -46,6 +52,11 @@ class MpiTransfer : public Transfer {
               "MPI_Testall");
     return all;
   }
+  bool begun() override {
+    int first = 0;
+    check_mpi(MPI_Test(&requests_[0], &first, MPI_STATUS_IGNORE), "MPI_Test");
+    return first;
+  }
 
  private:
   std::vector<MPI_Request> requests_;
@@ -53,7 +64,6 @@ class MpiTransfer : public Transfer {
 
 // What a rank tells the others about memory it offers.
 struct Offer {
-  int64_t pid = 0;
   int fd = -1;
   char error[256] = {};
 
@@ -92,13 +102,16 @@ class MpiTransport : public Transport {
     struct Host {
       char name[128];
       char identity[128];
+      int64_t pid;
     } mine{};
+    mine.pid = getpid();
     host_name().copy(mine.name, sizeof mine.name - 1);
     host_identity().copy(mine.identity, sizeof mine.identity - 1);
     std::vector<std::string> names, identities;
     for (const Host& host : all_gather(mine, "the host names")) {
       names.emplace_back(host.name);
       identities.emplace_back(host.identity);
+      pids_.push_back(host.pid);
     }
     topology_ = make_topology(rank, names, identities, options_.ranks_per_host);
     if (topology_.hosts > 1)
@@ -149,10 +162,25 @@ class MpiTransport : public Transport {
     Offer mine = allocate(bytes[topology_.rank]);
     const auto offers = agree(mine, what);
     for (int r = 0; r < topology_.size; ++r) {
-      if (topology_.same_host(r)) memory[r] = map(offers[r], bytes[r], mine);
+      if (topology_.same_host(r)) memory[r] = map(r, offers[r].fd, bytes[r], mine);
     }
     agree(mine, what);  // by now everyone has mapped it, so the name it was found by may go
     ::close(mine.fd);
+    return memory;
+  }
+
+  Offered offer(size_t bytes) override {
+    Offer mine = allocate(bytes);
+    std::shared_ptr<std::byte> memory;
+    if (!mine.error[0]) memory = map(topology_.rank, mine.fd, bytes, mine);
+    if (mine.error[0]) fail_to_share(topology_.rank, "parts from other hosts", mine);
+    const auto close_too = [memory, fd = mine.fd](std::byte*) { ::close(fd); };
+    return {{memory.get(), close_too}, mine.fd};
+  }
+  std::shared_ptr<std::byte> attach(int peer, int64_t handle, size_t bytes) override {
+    Offer mine;
+    const auto memory = map(peer, static_cast<int>(handle), bytes, mine);
+    if (mine.error[0]) fail_to_share(topology_.rank, "parts from other hosts", mine);
     return memory;
   }
 
@@ -179,7 +207,6 @@ class MpiTransport : public Transport {
   // error here and not a SIGBUS in the middle of backward.
   Offer allocate(size_t bytes) {
     Offer offer;
-    offer.pid = getpid();
     offer.fd = memfd_create("lockstep", MFD_CLOEXEC);
     if (offer.fd < 0) {
       offer.refuse("memfd_create: {}", std::strerror(errno));
@@ -191,8 +218,8 @@ class MpiTransport : public Transport {
     return offer;
   }
 
-  std::shared_ptr<std::byte> map(const Offer& theirs, size_t bytes, Offer& mine) {
-    const std::string path = fmt::format("/proc/{}/fd/{}", theirs.pid, theirs.fd);
+  std::shared_ptr<std::byte> map(int rank, int theirs, size_t bytes, Offer& mine) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", pids_[rank], theirs);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     void* address = MAP_FAILED;
     if (fd >= 0)
@@ -207,13 +234,16 @@ class MpiTransport : public Transport {
   std::vector<Offer> agree(const Offer& mine, const std::string& what) {
     auto offers = all_gather(mine, what.c_str());
     for (int r = 0; r < topology_.size; ++r) {
-      if (offers[r].error[0])
-        fail(Exit::restart,
-             "[dist] {} has no shared memory for {}: {}; use a smaller dist.bucket_mb or model, "
-             "fewer ranks per host, or raise the memory limit of the container",
-             topology_.describe(r), what, offers[r].error);
+      if (offers[r].error[0]) fail_to_share(r, what, offers[r]);
     }
     return offers;
+  }
+
+  [[noreturn]] void fail_to_share(int rank, const std::string& what, const Offer& offer) const {
+    fail(Exit::restart,
+         "[dist] {} has no shared memory for {}: {}; use a smaller dist.bucket_mb or model, fewer "
+         "ranks per host, or raise the memory limit of the container",
+         topology_.describe(rank), what, offer.error);
   }
 
   template <class T>
@@ -240,6 +270,7 @@ class MpiTransport : public Transport {
   MPI_Request hearing_ = MPI_REQUEST_NULL;  // for the first failure on another host
   Failure heard_;
   Topology topology_;
+  std::vector<int64_t> pids_;  // by rank
 };
 
 }  // namespace

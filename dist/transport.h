@@ -54,7 +54,9 @@ class PeerFailure : public Error {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  virtual bool done() = 0;  // never blocks
+  // Neither ever blocks.
+  virtual bool done() = 0;
+  virtual bool begun() = 0;  // of a receive: the other side has sent, the beginning is there
 };
 
 class Transport {
@@ -76,6 +78,15 @@ class Transport {
   // one.
   virtual std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes,
                                                         const std::string& what) = 0;
+
+  // The same at any time, of one rank alone: present bytes that peers of my host attach to by the
+  // handle, which is valid as long as the memory. Whoever cannot fails.
+  struct Offered {
+    std::shared_ptr<std::byte> memory;
+    int64_t handle;
+  };
+  virtual Offered offer(size_t bytes) = 0;
+  virtual std::shared_ptr<std::byte> attach(int peer, int64_t handle, size_t bytes) = 0;
 
   // Messages with equal (sender, receiver, tag) arrive in order. Both memories must stay untouched
   // until the transfer is done. A message may be shorter than the `capacity` that the receiver

@@ -173,11 +173,9 @@ TEST(Communicator, GatherOfUsedBytesOnly) {
             },
             used(c.rank()));
         work.wait();
-        // A part crosses once to every other host, or, where it has no place there, to every rank.
-        const Topology& t = c.topology();
-        const int times = layout == Layout::whole ? t.hosts - 1 : t.size - t.local_size;
         expect_traffic(
-            c, work, [&](int) { return used(c.rank()); }, times * used(c.rank()));
+            c, work, [&](int) { return used(c.rank()); },
+            (c.topology().hosts - 1) * used(c.rank()));
       }
     });
   }
@@ -201,6 +199,30 @@ TEST(Communicator, AWindowMayHoldNothingButMyPart) {
       for (int r = 0; r < c.size(); ++r)
         expect_marks(ByteView(whole).subspan(window->part_offset(r), parts[r]), r, 0, generation,
                      "shard");
+    }
+  });
+}
+
+// Parts that peers hand on arrive in memory that other windows use next, and at the same time.
+TEST(Communicator, GathersOfManyWindowsOfMyPartAtOnce) {
+  on_worlds([](Communicator& c) {
+    std::vector<WindowPtr> windows;
+    for (int w = 0; w < 4; ++w)
+      windows.push_back(
+          c.window(fmt::format("shard {}", w), uneven_parts(c.size(), 300 * w), Layout::own_part));
+    for (int generation = 0; generation < 15; ++generation) {
+      std::vector<Work> works;
+      for (const WindowPtr& window : windows) {
+        c.reclaim(window).wait();
+        for (size_t i = 0; i < window->mine().size(); ++i)
+          window->mine()[i] = mark(c.rank(), i, generation);
+        works.push_back(c.gather(window, [&c, generation](std::span<const ByteView> views) {
+          dawdle(c, generation);
+          for (int r = 0; r < c.size(); ++r) expect_marks(views[r], r, 0, generation, "shard");
+        }));
+        dawdle(c, generation);
+      }
+      for (const Work& work : works) work.wait();
     }
   });
 }
