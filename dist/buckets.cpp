@@ -20,13 +20,18 @@ int64_t bytes_of(const NamedTensor& p) {
   return aligned(p.tensor.numel()) * static_cast<int64_t>(sizeof(float));
 }
 
-// How many of the first parameters, whose gradients come last, form the last bucket.
+// How many of the first parameters, whose gradients come last, form the last bucket. One that is
+// too large for it is in it all the same, and with it what comes at the same time: a table of
+// positions beside that of tokens would else hold up the bucket before.
 size_t last_members(const std::vector<NamedTensor>& parameters) {
   size_t n = 0;
-  int64_t bytes = 0;
-  while (n < parameters.size() &&
-         (bytes == 0 || bytes + bytes_of(parameters[n]) <= last_bucket_bytes))
-    bytes += bytes_of(parameters[n++]);
+  int64_t room = last_bucket_bytes;
+  bool any = false;
+  while (n < parameters.size() && (!any || bytes_of(parameters[n]) <= room)) {
+    const int64_t bytes = bytes_of(parameters[n++]);
+    any |= bytes > 0;
+    if (bytes <= room) room -= bytes;
+  }
   return n;
 }
 

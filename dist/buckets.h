@@ -33,10 +33,10 @@ struct Bucket {
 
 // Gradients arrive in reverse order of `parameters` (their use in forward), so buckets are filled
 // in that order, and closed at `bucket_bytes` of fp32; a parameter is never split. The gradients
-// that arrive last get a bucket of their own that is as small as can be (at most 1 MiB, but at
-// least one parameter): nothing is left to hide its exchange behind. Parts are as even as whole
-// cells allow; padding is zero. With unit_of
-// (by parameter, ascending) no bucket holds parameters of two units.
+// that arrive last get a bucket of their own that is as small as can be (at most 1 MiB, and the
+// last parameter if it is larger): nothing is left to hide its exchange behind. Parts are as even
+// as whole cells allow; padding is zero. With unit_of (by parameter, ascending) no bucket holds
+// parameters of two units.
 std::vector<Bucket> plan_buckets(const std::vector<NamedTensor>& parameters, int64_t bucket_bytes,
                                  int ranks, const std::vector<size_t>& unit_of = {});
 

@@ -39,7 +39,7 @@ struct DistConfig {
   int zero_stage = 0;
   std::string accumulate = "auto";
   std::string reducer = "bucketed";
-  double bucket_mb = 25.0;
+  double bucket_mb = 4.0;
   bool overlap = true;
   CompressionConfig compression;
   double timeout_s = 300.0;
@@ -70,9 +70,13 @@ struct DistConfig {
       "bucketed: gradients travel while backward runs; naive: one by one after backward, with the "
       "same bits, for reading and for comparison",
       Choices{"bucketed", "naive"});
-    v("bucket_mb", bucket_mb, "size at which a gradient bucket is closed, in MiB",
+    v("bucket_mb", bucket_mb,
+      "size at which a gradient bucket is closed, in MiB; while the first one fills, nothing "
+      "travels",
       Range{1e-3, 1e5});
-    v("overlap", overlap, "exchange buckets while backward still runs; false: afterwards");
+    v("overlap", overlap,
+      "gradients travel while backward still runs, gathered parameters under forward; false: "
+      "nothing is computed while something travels");
     v("compression", compression, "gradients made smaller for the wire");
     v("timeout_s", timeout_s,
       "longest wait for another rank in a training step, in seconds; then the run ends with exit "

@@ -127,10 +127,10 @@ TEST(PlanBuckets, WhatArrivesLastIsSmall) {
       checked_plan({quarter, quarter, quarter, quarter, quarter, 4 * quarter}, 100 * mib, 3);
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[1].members.size(), 4u);
-  // A large first parameter travels alone.
-  buckets = checked_plan({8 * quarter, quarter, quarter}, 100 * mib, 3);
+  // A large first parameter travels with what is small and comes at the same time.
+  buckets = checked_plan({8 * quarter, quarter, quarter, 4 * quarter}, 100 * mib, 3);
   ASSERT_EQ(buckets.size(), 2u);
-  EXPECT_EQ(buckets[1].members.size(), 1u);
+  EXPECT_EQ(buckets[1].members.size(), 3u);
   // All fits in 1 MiB: nothing to split.
   EXPECT_EQ(checked_plan({quarter, quarter, quarter}, 100 * mib, 3).size(), 1u);
 }
@@ -140,7 +140,7 @@ TEST(PlanBuckets, WhatArrivesLastIsSmallBesideEmptyParameters) {
   auto buckets = checked_plan({quarter, 0, 8 * quarter}, 100 * mib, 2);
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[1].members[0].parameter, 0u);
-  buckets = checked_plan({0, 8 * quarter, quarter}, 100 * mib, 2);
+  buckets = checked_plan({0, 8 * quarter, 8 * quarter}, 100 * mib, 2);
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[1].members[0].parameter, 1u);
 }
