@@ -15,7 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 // Keys, or sections (ending in "."), that may differ. What is noted may change bits of what is
-// learnt; what is free, and not noted, changes none.
+// learnt; what is free, and not noted, changes none. Whatever is in neither list, as a new key, is
+// refused.
 constexpr std::array free_keys = {"run_dir",
                                   "log.",
                                   "checkpoint.",
@@ -31,7 +32,18 @@ constexpr std::array free_keys = {"run_dir",
                                   "data.workers",
                                   "data.tokenizer",
                                   "model.init_from",
-                                  "dist.",
+                                  "dist.backend",
+                                  "dist.local_ranks",
+                                  "dist.zero_stage",
+                                  "dist.accumulate",
+                                  "dist.reducer",
+                                  "dist.bucket_mb",
+                                  "dist.overlap",
+                                  "dist.timeout_s",
+                                  "dist.start_timeout_s",
+                                  "dist.checkpoint_timeout_s",
+                                  "dist.eval_timeout_s",
+                                  "dist.verify_every",
                                   "train.global_batch",
                                   "train.threads"};
 constexpr std::array noted_keys = {"train.steps", "train.micro_batch", "train.reproducible",

@@ -1,6 +1,8 @@
 // What a resume accepts, and what it says of it.
 #include "examples/saved_run.h"
 
+#include <nlohmann/json.hpp>
+
 #include "examples/config_io.h"
 #include "tests/examples/file_test_util.h"
 
@@ -68,6 +70,23 @@ TEST(SavedRun, AnotherSumIsNoted) {
   EXPECT_EQ(
       notes(before, after),
       Lines{"train.reproducible was \"same_world\" and is \"any_world\" now; bits may differ"});
+}
+
+// A new key is refused until somebody has said whether it changes bits.
+TEST(SavedRun, EveryKeyOfTheRanksIsInOneOfTheLists) {
+  const Attempt attempt;
+  const nlohmann::json config = nlohmann::json::parse(attempt.saved().config).flatten();
+  int keys = 0;
+  for (const auto& [pointer, value] : config.items()) {
+    if (!pointer.starts_with("/dist/")) continue;
+    ++keys;
+    nlohmann::json other = config;
+    other[pointer] = "other";
+    SavedRun before = attempt.saved();
+    before.config = other.unflatten().dump();
+    EXPECT_NO_THROW(check_resumable(before, attempt.saved())) << pointer;
+  }
+  EXPECT_GE(keys, 16);
 }
 
 TEST(SavedRun, AnotherCodecIsNoted) {

@@ -182,6 +182,16 @@ std::vector<std::string> TinyRun::checkpoints(const std::string& name) const {
   return names;
 }
 
+pid_t rank_of_mpirun(pid_t mpirun, int rank) {
+  const std::string variable = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
+  std::istringstream children(read_text(fmt::format("/proc/{0}/task/{0}/children", mpirun)));
+  for (pid_t child; children >> child;) {
+    const std::string environment = read_text(fmt::format("/proc/{}/environ", child));
+    if (environment.find(variable + '\0') != std::string::npos) return child;
+  }
+  return 0;
+}
+
 std::string host_of_tests() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);

@@ -96,6 +96,9 @@ class TinyRun : public testing::Test {
   int ranks_ = 2;        // of Launch::mpirun
 };
 
+// The process that mpirun started as `rank`, from its environment; 0 if there is none.
+pid_t rank_of_mpirun(pid_t mpirun, int rank);
+
 std::string host_of_tests();
 
 // One line on stderr which begins with "trainer: " and has all of `parts`.

@@ -145,6 +145,23 @@ TEST_F(Errors, OfASecondWriter) {
   trained("run", {{"train", {{"steps", 2}}}});
 }
 
+// Two jobs of two ranks each: the second is told so, and the first never notices.
+TEST_F(Errors, OfASecondWriterUnderMpirun) {
+  configure("run", {{"train", {{"steps", 1'000'000}}}}, Launch::mpirun);
+  Process first(folder_.path(), trainer(Launch::mpirun) + " --config run.json");
+  ASSERT_TRUE(first.wait_until([&] { return steps_done("run") >= 1; }));
+  const pid_t rank_0 = rank_of_mpirun(first.pid(), 0);
+  expect_one_line(train("run", Launch::mpirun), 75,
+                  {"trainer: rank 0 on host " + host_of_tests() +
+                       ": [run] run is in use by process " + std::to_string(rank_0) + " on host ",
+                   "wait until that run has ended, or choose another run_dir"});
+  const int64_t done = steps_done("run");
+  EXPECT_TRUE(first.wait_until([&] { return steps_done("run") > done; }));
+  first.send(SIGUSR1);
+  EXPECT_EQ(first.wait().code, 75);
+  EXPECT_EQ(checkpoints("run").size(), 1u);
+}
+
 TEST_F(Errors, OfAFullDisk) {
   trained("run", {{"train", {{"steps", 2}}}});
   configure("run", {{"train", {{"steps", 4}}}});

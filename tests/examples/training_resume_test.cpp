@@ -60,6 +60,20 @@ TEST_F(Resume, AfterKillAtAnyMoment) {
   expect_uninterrupted("run", config, Launch::alone);
 }
 
+TEST_F(Resume, SoakAfterARankWasStopped) {
+  const Json config =
+      merged(steps(60), {{"checkpoint", {{"every", 5}}}, {"dist", {{"timeout_s", 2.0}}}});
+  configure("run", config, Launch::mpirun);
+  Process process(folder_.path(), trainer(Launch::mpirun) + " --config run.json");
+  ASSERT_TRUE(process.wait_until([&] { return steps_done("run") >= 12; }));
+  kill(rank_of_mpirun(process.pid(), 1), SIGSTOP);
+  EXPECT_EQ(process.wait().code, 75);
+  expect_logged("run", " waited 2.0 s for rank 1 on host ");
+  EXPECT_LT(steps_done("run"), 60);
+  trained("run", config, Launch::mpirun);
+  expect_uninterrupted("run", config, Launch::mpirun);
+}
+
 TEST_F(Resume, SoakManyKills) {
   std::mt19937 random(1);
   const Json one_sum = {{"dist", {{"accumulate", "local"}}}};

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "examples/safetensors.h"
 #include "tests/examples/tiny_run.h"
@@ -43,17 +42,6 @@ class Shards : public TinyRun {
     EXPECT_EQ(log.find(text), std::string::npos) << log;
   }
 
-  // The process that mpirun started as `rank`, from its environment; 0 if there is none.
-  static pid_t rank_of_mpirun(pid_t mpirun, int rank) {
-    const std::string variable = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
-    std::istringstream children(read_text(fmt::format("/proc/{0}/task/{0}/children", mpirun)));
-    for (pid_t child; children >> child;) {
-      const std::string environment = read_text(fmt::format("/proc/{}/environ", child));
-      if (environment.find(variable + '\0') != std::string::npos) return child;
-    }
-    return 0;
-  }
-
   void expect_two_attempts_equal_one(const Json& how) {
     const std::string name = "run_" + std::to_string(++runs_);
     const Json all = merged(steps(5), how);
@@ -70,6 +58,12 @@ class Shards : public TinyRun {
 TEST_F(Shards, StepsInTwoAttemptsAreThoseOfOne) {
   expect_two_attempts_equal_one(merged(ranks(2, 3), codec("none")));
   expect_two_attempts_equal_one(merged(ranks(4, 2), codec("int8")));
+  // Its second moment freezes after the step on which the first attempt ends, and before.
+  for (const int64_t frozen_after : {2, 1}) {
+    Json onebit_adam = {{"optim", {{"name", "onebit_adam"}, {"grad_clip", 0}}}};
+    onebit_adam["dist"]["compression"]["warmup_steps"] = frozen_after;
+    expect_two_attempts_equal_one(merged(merged(ranks(2, 1), codec("sign")), onebit_adam));
+  }
 }
 
 TEST_F(Shards, SoakStepsInTwoAttemptsAreThoseOfOne) {
