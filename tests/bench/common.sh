@@ -23,6 +23,9 @@ need_trainer() {
 need_pytorch() { # Debian's PyTorch with a BLAS worth comparing with
   "$root/examples/install.sh" python3-torch libopenblas0-pthread >&2
 }
+need_netlab() { # several hosts on this machine
+  "$root/tests/netlab/netlab" check >&2 || exit 77
+}
 # The core type that OpenBLAS should choose here if it does not know the processor.
 best_core() { if grep -q avx512f /proc/cpuinfo; then echo SkylakeX; else echo Haswell; fi; }
 

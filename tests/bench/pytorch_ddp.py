@@ -4,7 +4,8 @@ process per rank on this host, one thread and one core each. scaling.sh runs it.
 
     /usr/bin/python3 tests/bench/pytorch_ddp.py --ranks 2 --precision autocast --steps 10
 
---ranks 1 is the plain model without DDP on one core: what a rank does alone.
+--ranks 1 is the plain model without DDP on one core: what a rank does alone. Under mpirun it is one
+rank of those that mpirun started; hosts.sh does that, with MASTER_ADDR and MASTER_PORT set.
 """
 import os
 import socket
@@ -39,6 +40,9 @@ def main():
         parser.error("gloo sums no bf16 gradients: use --precision autocast")
     if args.threads != 1:
         parser.error("each rank has one core: use --threads 1")
+    for torchs, mpiruns in (("RANK", "OMPI_COMM_WORLD_RANK"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")):
+        if mpiruns in os.environ:
+            os.environ[torchs] = os.environ[mpiruns]
     if "RANK" not in os.environ:
         raise SystemExit(launch(args.ranks))
 

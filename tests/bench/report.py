@@ -6,7 +6,9 @@ and make tables of pairs. Standard library only.
     report.py machine                            processor, commit, date, as markdown
     report.py settings FILE MODEL                PyTorch's settings worth more rounds, one per line
     report.py run_of FILE RUN_FOLDER KEY=VALUE...  appends how well that run learned to FILE
-    report.py compare|scaling|allreduce|stages|learning FILE    the table, as markdown
+    report.py rate FILE PRECISION RATIO          Mbit/s at which communicating takes RATIO x computing
+    report.py link FILE                          Mbit/s that the last run had
+    report.py compare|scaling|allreduce|stages|learning|hosts FILE    the table, as markdown
 """
 import datetime
 import json
@@ -212,9 +214,63 @@ def learning(path):
                         for s in seeds))
 
 
+def rate_for(path, precision, ratio):
+    free = read(path, who="lockstep", precision=precision, ratio="0")[0]["result"]["overlap"]
+    seconds = float(ratio) * free["compute_alone_ms"] / 1000
+    print(round(free["link_bytes"] * 8e-6 / seconds))
+
+
+def link(path):
+    print(f"{read(path)[-1]['result']['overlap']['link_mbit']:.1f}")
+
+
+def of_overlap(entries, field):
+    return median(x["result"]["overlap"][field] for x in entries)
+
+
+def ddp_ms(entries, precision):
+    """A step of PyTorch's, from its tokens/s: each rank has 2048 tokens per step."""
+    tokens = 2048 * 2
+    return f"{1000 * tokens / median(map(rate, entries)):.0f}" if entries else ""
+
+
+def hosts(path):
+    print("Milliseconds, median over rounds of the median over steps. Bound: of the schedule, as "
+          "`trainer bench step --help` defines it.\n\n| precision | communicating / computing, planned | "
+          "link, Mbit/s | computing alone | communicating alone | one after the other | bound | "
+          "step | step / bound | PyTorch DDP |\n|---|---|---|---|---|---|---|---|---|---|")
+    everything = read(path, codec="none")
+    for precision in dict.fromkeys(x["tags"]["precision"] for x in everything):
+        for ratio in sorted({x["tags"]["ratio"] for x in everything}, key=float):
+            ours = read(path, who="lockstep", precision=precision, ratio=ratio, codec="none")
+            theirs = read(path, who="pytorch", precision=precision, ratio=ratio)
+            if not ours:
+                continue
+            alone = [of_overlap(ours, f"{what}_alone_ms") for what in ("compute", "comm")]
+            over = [x["result"]["overlap"]["over_bound"] for x in ours]
+            print(f"| {precision} | {ratio if ratio != '0' else 'no limit'} | {ours[0]['tags']['mbit']} "
+                  f"| {alone[0]:.0f} | {alone[1]:.0f} | {sum(alone):.0f} "
+                  f"| {of_overlap(ours, 'bound_ms'):.0f} | {of_overlap(ours, 'step_ms'):.0f} "
+                  f"| {spread(over, 2)} | {ddp_ms(theirs, precision)} |")
+    coded = [x for x in read(path, who="lockstep", ratio="4") if x["tags"]["codec"] != "none"]
+    if not coded:
+        return
+    print("\nCodecs, fp32, where communicating uncompressed takes 4 x computing. Predicted: the bound "
+          "with the bytes of the codec, at the rate that the uncompressed run had.\n\n| codec | MB per step and "
+          "host | predicted | step | step / predicted | x as fast as none |\n|---|---|---|---|---|---|")
+    plain = of_overlap(read(path, who="lockstep", ratio="4", codec="none"), "step_ms")
+    for codec in dict.fromkeys(x["tags"]["codec"] for x in coded):
+        ours = [x for x in coded if x["tags"]["codec"] == codec]
+        over = [x["result"]["overlap"]["over_bound"] for x in ours]
+        print(f"| {codec} | {1e-6 * of_overlap(ours, 'link_bytes'):.2f} | {of_overlap(ours, 'bound_ms'):.0f} "
+              f"| {of_overlap(ours, 'step_ms'):.0f} | {spread(over, 2)} "
+              f"| {plain / of_overlap(ours, 'step_ms'):.2f} |")
+
+
 if __name__ == "__main__":
     commands = {f.__name__: f for f in (run, machine, settings, compare, scaling, allreduce,
-                                      run_of, stages, learning)}
+                                      run_of, stages, learning, link, hosts)}
+    commands["rate"] = rate_for
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         raise SystemExit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])
