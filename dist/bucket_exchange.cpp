@@ -2,7 +2,6 @@
 #include "dist/bucket_exchange.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -16,8 +15,6 @@
 namespace lockstep {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // On the communication thread, while my shard of the sum is in the cache.
 void measure(std::vector<Tensor>& shard, std::vector<Tensor>& norms) {
@@ -61,14 +58,12 @@ class Direct : public BucketExchange {
   void launch(const MicroStep&) override {
     if (gather_) {
       work_ = communicator_.all_reduce(window_, [this](auto views, auto outs) {
-        arrived_ = Clock::now();
         sum_floats(views, outs);
         measure(shard_, norms_);
       });
     } else {
       work_ = communicator_.exchange(window_,
                                      [this, out = window_->part(communicator_.rank())](auto views) {
-                                       arrived_ = Clock::now();
                                        sum_floats(views, {&out, 1});
                                        measure(shard_, norms_);
                                      });
@@ -77,8 +72,9 @@ class Direct : public BucketExchange {
 
   void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
     work_.wait();
-    spans.push_back({arrived_, work_.timing().finished});
+    spans.push_back({work_.timing().arrived, work_.timing().finished});
     report.wire_bytes += static_cast<int64_t>(work_.traffic().to_ranks);
+    report.host_bytes += static_cast<int64_t>(work_.traffic().to_hosts);
   }
   void end_step(bool) override {}
   std::vector<Tensor> means() override { return gather_ ? members_ : shard_; }
@@ -92,7 +88,6 @@ class Direct : public BucketExchange {
   WindowPtr window_;
   std::vector<Tensor> members_, shard_, norms_;
   Work work_;
-  Clock::time_point arrived_;  // the last rank's part was there; written before work_ is done
 };
 
 // A run with its codec.
@@ -255,6 +250,7 @@ class Staged : public BucketExchange {
       work.wait();
       spans.push_back({work.timing().arrived, work.timing().finished});
       report.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);
+      report.host_bytes += static_cast<int64_t>(work.traffic().to_hosts);
     };
     for (const Work& work : exchanges_) finish_one(work);
     if (rules_.gather) finish_one(gather_);  // started by the last exchange

@@ -40,7 +40,10 @@ ReducerOptions reducer_options(const DistConfig& config, SumOrder order) {
 std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
                                                  std::vector<NamedTensor> parameters,
-                                                 std::vector<size_t> unit_of, SumOrder order) {
+                                                 std::vector<size_t> unit_of, SumOrder order,
+                                                 const Initialise& initialise) {
+  check(!initialise || config.zero_stage == 3,
+        "[data_parallel] zero_stage {} needs all parameters from the start", config.zero_stage);
   const ReducerOptions options = reducer_options(config, order);
   const Codec* codec = options.rules.codec.get();
   if (codec && !codec->fixed_size() && !Allocator::current().memory().on_host())
@@ -50,7 +53,7 @@ std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
          "size is known beforehand, such as bf16",
          config.compression.codec);
   if (config.reducer == "naive") return make_naive(config, communicator, std::move(parameters));
-  return make_reducer(options, communicator, std::move(parameters), std::move(unit_of));
+  return make_reducer(options, communicator, std::move(parameters), std::move(unit_of), initialise);
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 // used. Both give the same bits. Read next: naive.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "dist/comm_times.h"
 #include "dist/communicator.h"
 #include "dist/config.h"
+#include "dist/step_trace.h"
 
 namespace lockstep {
 
@@ -23,6 +25,7 @@ struct GradientReport : CommTimes {
   std::string non_finite;   // the first parameter, in order, with a non-finite gradient; else empty
   int64_t wire_bytes = 0;   // gradient bytes this rank sent to others
   int64_t param_bytes = 0;  // parameter bytes this rank sent to others since the last report
+  int64_t host_bytes = 0;   // of both, those that it sent to other hosts
   // Of one pass of the compressed parameters through their codec: bytes before and after.
   int64_t plain_bytes = 0, packed_bytes = 0;
 };
@@ -76,17 +79,28 @@ class DataParallel {
   // ones belong to the owner of the shard.
   virtual std::vector<NamedTensor> state() const = 0;
 
+  // Whether anything travels while something is computed, from now on; at first dist.overlap says
+  // so. If not, everybody waits for what travels, which tells what each takes alone.
+  virtual void set_overlap(bool overlap) = 0;
+  // Of the last step, from one end_step() to the next.
+  virtual const StepTrace& trace() const = 0;
+
   // Parameters that got no gradient in the first step, for one warning.
   virtual const std::vector<std::string>& unused() const = 0;
 };
 
+// Writes the initial values of the i-th parameter.
+using Initialise = std::function<void(size_t i)>;
+
 // `parameters` in the order of their use in forward (a Module's parameters()); unit_of[i] is the
 // unit of parameter i, ascending (empty: all are unit 0). With zero_stage 3 a unit's parameters are
-// there between acquire() and release() only, which nest; all ranks acquire in the same order.
+// there between acquire() and release() only, which nest; all ranks acquire in the same order. They
+// need not be there before: with `initialise`, each has memory only until its shard is taken.
 std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
                                                  std::vector<NamedTensor> parameters,
                                                  std::vector<size_t> unit_of = {},
-                                                 SumOrder order = SumOrder::same_world);
+                                                 SumOrder order = SumOrder::same_world,
+                                                 const Initialise& initialise = {});
 
 }  // namespace lockstep

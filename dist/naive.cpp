@@ -61,6 +61,10 @@ class Naive : public DataParallel {
   void acquire(size_t) override {}
   void release(size_t) override {}
   std::vector<NamedTensor> state() const override { return {}; }
+  void set_overlap(bool overlap) override {
+    check(!overlap, "[data_parallel] the naive form sends nothing while something is computed");
+  }
+  const StepTrace& trace() const override { return trace_; }
   const std::vector<std::string>& unused() const override { return unused_; }
 
  private:
@@ -86,14 +90,12 @@ class Naive : public DataParallel {
 
   void all_reduce(const WindowPtr& window) {
     const auto start = Clock::now();
-    Clock::time_point arrived;
-    const Work work = communicator_.all_reduce(window, [&arrived](auto views, auto outs) {
-      arrived = Clock::now();
-      sum_floats(views, outs);
-    });
+    const Work work = communicator_.all_reduce(window, sum_floats);
     work.wait();
-    report_ += comm_times(start, Clock::now(), {{arrived, work.timing().finished}});
+    const Work::Timing timing = work.timing();
+    report_ += comm_times(start, Clock::now(), {{timing.arrived, timing.finished}});
     report_.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);
+    report_.host_bytes += static_cast<int64_t>(work.traffic().to_hosts);
   }
 
   const bool reduced_;
@@ -106,6 +108,7 @@ class Naive : public DataParallel {
   std::vector<std::string> unused_;
   MicroStep micro_;
   GradientReport report_;
+  const StepTrace trace_;  // of nothing: it computes and sends in turn
   bool first_step_ = true;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "core/backend.h"
@@ -27,6 +28,7 @@ class Replicated : public Placement {
   void acquire(size_t) override {}
   void release(size_t) override {}
   void report(GradientReport&) override {}
+  void set_overlap(bool) override {}  // nothing travels
 
  private:
   const std::vector<NamedTensor> parameters_;
@@ -40,12 +42,19 @@ class Windowed : public Placement {
   void report(GradientReport& report) override {
     report += std::exchange(times_, {});
     report.param_bytes += std::exchange(bytes_, 0);
+    report.host_bytes += std::exchange(host_bytes_, 0);
   }
+  void set_overlap(bool overlap) override { overlap_ = overlap; }
 
  protected:
   Windowed(Communicator& communicator, const std::vector<NamedTensor>& parameters,
-           const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets)
-      : communicator_(communicator), parameters_(parameters), buckets_(buckets) {
+           const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets,
+           StepRecorder& recorder)
+      : communicator_(communicator),
+        parameters_(parameters),
+        buckets_(buckets),
+        recorder_(recorder),
+        gathers_(buckets.size()) {
     size_t units = unit_of.empty() ? 1 : unit_of.back() + 1;
     buckets_of_.resize(units);
     for (size_t b = 0; b < buckets_.size(); ++b)
@@ -71,18 +80,26 @@ class Windowed : public Placement {
                                  static_cast<int64_t>(at / size_of(dtype)), dtype));
   }
 
-  void start_gather(size_t b, const WindowPtr& window, Reader reader, std::vector<Work>& works) {
-    works[b] = communicator_.gather(window, std::move(reader));
+  void start_gather(size_t b, const WindowPtr& window, Reader reader) {
+    gathers_[b] = {communicator_.gather(window, std::move(reader)),
+                   recorder_.ready(StepTrace::What::parameters, b)};
+    if (!overlap_) finish(*gathers_[b]);
   }
 
-  void wait(Work& work) {
-    const auto start = Clock::now();
-    work.wait();
-    const Work::Timing timing = work.timing();
-    if (timing.finished != Work::Time{})
-      times_ += comm_times(start, Clock::now(), {{timing.arrived, timing.finished}});
-    bytes_ += static_cast<int64_t>(work.traffic().to_ranks);
-    work = {};
+  void wait(size_t b) {
+    if (!gathers_[b]) return;
+    recorder_.needed(gathers_[b]->transfer);
+    finish(*gathers_[b]);
+    gathers_[b].reset();
+  }
+
+  // For destructors, which have no one to tell what went wrong.
+  void settle() {
+    try {
+      for (const auto& gather : gathers_)
+        if (gather) gather->work.wait();
+    } catch (const std::exception&) {  // known to whoever waits for it
+    }
   }
 
   Communicator& communicator_;
@@ -90,8 +107,31 @@ class Windowed : public Placement {
   const std::vector<Bucket> buckets_;
   std::vector<std::vector<size_t>> buckets_of_;  // by unit
   std::vector<NamedTensor> shards_;
+  StepRecorder& recorder_;
+
+ private:
+  struct Gather {
+    Work work;
+    size_t transfer;  // of the trace
+    bool finished = false;
+  };
+
+  void finish(Gather& gather) {
+    if (std::exchange(gather.finished, true)) return;
+    const auto start = Clock::now();
+    recorder_.wait_for_transfer([&] { gather.work.wait(); });
+    const Work::Timing timing = gather.work.timing();
+    times_ += comm_times(start, Clock::now(), {{timing.arrived, timing.finished}});
+    const Work::Traffic traffic = gather.work.traffic();
+    bytes_ += static_cast<int64_t>(traffic.to_ranks);
+    host_bytes_ += static_cast<int64_t>(traffic.to_hosts);
+    recorder_.sent(gather.transfer, traffic);
+  }
+
+  std::vector<std::optional<Gather>> gathers_;  // by bucket: begun, and not yet needed
+  bool overlap_ = true;
   CommTimes times_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, host_bytes_ = 0;
 };
 
 // Windows hold the parameters themselves: a gather fills in what the others updated. It is started
@@ -99,26 +139,25 @@ class Windowed : public Placement {
 class Gathered : public Windowed {
  public:
   Gathered(Communicator& communicator, const std::vector<NamedTensor>& parameters,
-           const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets)
-      : Windowed(communicator, parameters, unit_of, buckets), works_(buckets.size()) {
+           const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets,
+           StepRecorder& recorder)
+      : Windowed(communicator, parameters, unit_of, buckets, recorder) {
     for (const Bucket& bucket : buckets_) move_in(bucket);
   }
-  ~Gathered() override {
-    for (Work& work : works_) settle(work);
-  }
+  ~Gathered() override { settle(); }
 
   void begin_update() override {
     for (size_t b = 0; b < buckets_.size(); ++b) {
-      wait(works_[b]);
+      wait(b);
       communicator_.reclaim(windows_[b]).wait();
     }
   }
   // Forward uses the last bucket first.
   void publish() override {
-    for (size_t b = buckets_.size(); b-- > 0;) start_gather(b, windows_[b], {}, works_);
+    for (size_t b = buckets_.size(); b-- > 0;) start_gather(b, windows_[b], {});
   }
   void acquire(size_t unit) override {
-    for (size_t b : buckets_of_[unit]) wait(works_[b]);
+    for (size_t b : buckets_of_[unit]) wait(b);
   }
   void release(size_t) override {}
 
@@ -160,15 +199,7 @@ class Gathered : public Windowed {
     windows_.push_back(window);
   }
 
-  static void settle(const Work& work) {
-    try {
-      work.wait();
-    } catch (const std::exception&) {  // known to whoever waits for it
-    }
-  }
-
   std::vector<WindowPtr> windows_;  // by bucket
-  std::vector<Work> works_;
 };
 
 // Windows hold this rank's shards alone. A unit's parameters get memory when they are fetched and
@@ -176,11 +207,10 @@ class Gathered : public Windowed {
 class Sharded : public Windowed {
  public:
   Sharded(Communicator& communicator, const std::vector<NamedTensor>& parameters,
-          const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets)
-      : Windowed(communicator, parameters, unit_of, buckets),
-        works_(buckets.size()),
-        units_(buckets_of_.size()) {
-    for (const Bucket& bucket : buckets_) move_in(bucket);
+          const std::vector<size_t>& unit_of, const std::vector<Bucket>& buckets,
+          StepRecorder& recorder, const Initialise& initialise)
+      : Windowed(communicator, parameters, unit_of, buckets, recorder), units_(buckets_of_.size()) {
+    for (const Bucket& bucket : buckets_) move_in(bucket, initialise);
     for (const auto& [name, tensor] : parameters_)
       if (tensor.numel() > 0) tensor.storage()->release();
   }
@@ -201,7 +231,7 @@ class Sharded : public Windowed {
   void acquire(size_t unit) override {
     if (units_[unit].users++ > 0) return;
     fetch(unit);
-    for (size_t b : buckets_of_[unit]) wait(works_[b]);
+    for (size_t b : buckets_of_[unit]) wait(b);
     fetch_ahead(unit);
   }
   void release(size_t unit) override {
@@ -215,7 +245,7 @@ class Sharded : public Windowed {
     bool fetched = false;
   };
 
-  void move_in(const Bucket& bucket) {
+  void move_in(const Bucket& bucket, const Initialise& initialise) {
     std::vector<size_t> part_bytes;
     for (const auto& runs : bucket.parts) {
       size_t end = 0;
@@ -229,7 +259,13 @@ class Sharded : public Windowed {
         Allocator::current().adopt(mine.data(), mine.size(), Category::parameters, window);
     size_t at = 0;
     for (const CellRun& run : bucket.parts[communicator_.rank()]) {
+      Storage& whole = *parameters_[run.parameter].tensor.storage();
+      if (initialise) {
+        whole.rebind();
+        initialise(run.parameter);
+      }
       backend().move(address(run), mine.data() + at, bytes(run));
+      if (initialise) whole.release();
       add_shard(run, storage, at);
       at += aligned(bytes(run));
     }
@@ -241,8 +277,7 @@ class Sharded : public Windowed {
     for (size_t b : buckets_of_[unit]) {
       for (const Bucket::Member& member : buckets_[b].members)
         parameters_[member.parameter].tensor.storage()->rebind();
-      start_gather(
-          b, windows_[b], [this, b](auto views) { scatter(b, views); }, works_);
+      start_gather(b, windows_[b], [this, b](auto views) { scatter(b, views); });
     }
   }
 
@@ -260,7 +295,7 @@ class Sharded : public Windowed {
   void drop(size_t unit) {
     units_[unit].fetched = false;
     for (size_t b : buckets_of_[unit]) {
-      works_[b].wait();
+      wait(b);
       for (const Bucket::Member& member : buckets_[b].members)
         parameters_[member.parameter].tensor.storage()->release();
     }
@@ -283,7 +318,6 @@ class Sharded : public Windowed {
   }
 
   std::vector<WindowPtr> windows_;  // by bucket
-  std::vector<Work> works_;
   std::vector<Unit> units_;
   std::vector<size_t> trace_;
   size_t at_ = 0;
@@ -294,12 +328,14 @@ class Sharded : public Windowed {
 std::unique_ptr<Placement> make_placement(Residence residence, Communicator& communicator,
                                           const std::vector<NamedTensor>& parameters,
                                           const std::vector<size_t>& unit_of,
-                                          const std::vector<Bucket>& buckets) {
+                                          const std::vector<Bucket>& buckets,
+                                          StepRecorder& recorder, const Initialise& initialise) {
   switch (residence) {
     case Residence::gathered:
-      return std::make_unique<Gathered>(communicator, parameters, unit_of, buckets);
+      return std::make_unique<Gathered>(communicator, parameters, unit_of, buckets, recorder);
     case Residence::sharded:
-      return std::make_unique<Sharded>(communicator, parameters, unit_of, buckets);
+      return std::make_unique<Sharded>(communicator, parameters, unit_of, buckets, recorder,
+                                       initialise);
     case Residence::replicated:
       break;
   }

@@ -30,6 +30,9 @@ class Placement {
 
   // Adds what gathering cost since the last call.
   virtual void report(GradientReport& report) = 0;
+
+  // Whether parameters may travel while something is computed.
+  virtual void set_overlap(bool overlap) = 0;
 };
 
 enum class Residence { replicated, gathered, sharded };
@@ -37,7 +40,8 @@ enum class Residence { replicated, gathered, sharded };
 std::unique_ptr<Placement> make_placement(Residence residence, Communicator& communicator,
                                           const std::vector<NamedTensor>& parameters,
                                           const std::vector<size_t>& unit_of,
-                                          const std::vector<Bucket>& buckets);
+                                          const std::vector<Bucket>& buckets,
+                                          StepRecorder& recorder, const Initialise& initialise);
 
 // "name[first:end]", and a view of those elements: (1, n) of a matrix, which thereby still decays,
 // (n) of a vector. `offset` in elements.

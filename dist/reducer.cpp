@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "core/autograd.h"
@@ -22,14 +23,19 @@ using Clock = std::chrono::steady_clock;
 class Reducer : public DataParallel {
  public:
   Reducer(const ReducerOptions& options, Communicator& communicator,
-          std::vector<NamedTensor> parameters, std::vector<size_t> unit_of)
+          std::vector<NamedTensor> parameters, std::vector<size_t> unit_of,
+          const Initialise& initialise)
       : options_(options),
         communicator_(communicator),
         parameters_(std::move(parameters)),
         buckets_(plan_buckets(parameters_, options.bucket_bytes, communicator.size(),
                               options.units_apart ? unit_of : std::vector<size_t>{})),
-        placement_(make_placement(options.residence, communicator, parameters_, unit_of, buckets_)),
-        norm_(parameters_) {
+        recorder_(communicator.topology()),
+        placement_(make_placement(options.residence, communicator, parameters_, unit_of, buckets_,
+                                  recorder_, initialise)),
+        norm_(parameters_),
+        overlap_(options.overlap) {
+    placement_->set_overlap(overlap_);
     for (const Bucket& bucket : buckets_)
       exchanges_.push_back(make_bucket_exchange(options.rules, communicator, parameters_, bucket));
     open_windows();
@@ -47,7 +53,7 @@ class Reducer : public DataParallel {
     if (micro.index == 0) begin_step(micro);
     if (micro.index > 0 && options_.rules.every_micro_step()) launch_rest();
     micro_ = micro;
-    launched_ = 0;
+    ready_ = launched_ = 0;
     arrived_.assign(parameters_.size(), false);
     zeroed_.assign(parameters_.size(), false);
     missing_.clear();
@@ -61,9 +67,13 @@ class Reducer : public DataParallel {
     launch_rest();
     GradientReport report;
     std::vector<CommSpan> spans;
-    for (const auto& exchange : exchanges_) exchange->finish(report, spans);
+    recorder_.needed_all();
+    for (size_t b = 0; b < buckets_.size(); ++b) finish_bucket(b, report, spans);
     const Work norms = communicator_.gather(norm_window_);
-    norms.wait();
+    const size_t transfer = recorder_.ready(StepTrace::What::norms, 0);
+    recorder_.needed(transfer);
+    recorder_.wait_for_transfer([&] { norms.wait(); });
+    recorder_.sent(transfer, norms.traffic());
     spans.push_back({norms.timing().arrived, norms.timing().finished});
     static_cast<CommTimes&>(report) = comm_times(start, Clock::now(), std::move(spans));
     collect_norms();
@@ -79,6 +89,7 @@ class Reducer : public DataParallel {
 
   void end_step(bool committed) override {
     for (const auto& exchange : exchanges_) exchange->end_step(committed);
+    recorder_.next_step();
     placement_->publish();
   }
   void shards_changed() override {
@@ -96,6 +107,11 @@ class Reducer : public DataParallel {
     }
     return all;
   }
+  void set_overlap(bool overlap) override {
+    overlap_ = overlap;
+    placement_->set_overlap(overlap);
+  }
+  const StepTrace& trace() const override { return recorder_.last(); }
   const std::vector<std::string>& unused() const override { return unused_; }
 
  private:
@@ -189,6 +205,8 @@ class Reducer : public DataParallel {
   }
 
   void begin_step(const MicroStep& first) {
+    in_window_.assign(windows_.size(), std::nullopt);
+    transfer_of_.resize(buckets_.size());
     communicator_.reclaim(norm_window_).wait();
     for (const auto& exchange : exchanges_) exchange->begin_step(first);
   }
@@ -203,21 +221,58 @@ class Reducer : public DataParallel {
            parameters_[i].name);
     arrived_[i] = true;
     missing_[b]--;
-    if (!options_.overlap) return;
-    while (launched_ < buckets_.size() && missing_[launched_] == 0)
-      exchanges_[launched_++]->launch(micro_);
+    while (ready_ < buckets_.size() && missing_[ready_] == 0) get_ready(ready_++);
+    if (overlap_)
+      while (launched_ < ready_) launch(launched_++);
   }
 
   bool launches() const { return micro_.last() || options_.rules.every_micro_step(); }
 
+  // A tree over this rank's micro steps is sent when it is complete, whatever is handed over
+  // before.
+  bool sends() const { return micro_.last() || options_.rules.reduced; }
+
+  // Buckets that share a window wait for each other.
+  void get_ready(size_t b) {
+    if (!sends()) return;
+    std::optional<size_t>& in_window = in_window_[b % windows_.size()];
+    if (in_window) recorder_.needed(*in_window);
+    transfer_of_[b] = recorder_.ready(StepTrace::What::gradients, b);
+    in_window = transfer_of_[b];
+  }
+
+  void launch(size_t b) {
+    if (!sends()) return exchanges_[b]->launch(micro_);
+    recorder_.wait_for_transfer(
+        [&] { communicator_.reclaim(windows_[b % windows_.size()]).wait(); });
+    recorder_.make_up(transfer_of_[b], [&] { exchanges_[b]->launch(micro_); });
+  }
+
   // What backward left: buckets with a parameter that got no gradient, and those that wait for
-  // them.
+  // them; without overlap, all.
   void launch_rest() {
-    for (; launched_ < buckets_.size(); ++launched_) {
-      for (size_t m = 0; m < buckets_[launched_].members.size(); ++m) count_as_zero(launched_, m);
-      exchanges_[launched_]->launch(micro_);
+    for (; ready_ < buckets_.size(); ++ready_) {
+      for (size_t m = 0; m < buckets_[ready_].members.size(); ++m) count_as_zero(ready_, m);
+      get_ready(ready_);
+      if (overlap_) launch(launched_++);
     }
+    if (!overlap_) launch_and_wait();
     if (first_step_ && micro_.last()) name_unused();
+  }
+
+  // The slowest rank is awaited first, so that what is waited for then is communication.
+  void launch_and_wait() {
+    if (sends()) recorder_.wait_for_ranks([&] { communicator_.barrier(); });
+    while (launched_ < buckets_.size()) launch(launched_++);
+    for (const WindowPtr& window : windows_)
+      recorder_.wait_for_transfer([&] { communicator_.reclaim(window).wait(); });
+  }
+
+  void finish_bucket(size_t b, GradientReport& report, std::vector<CommSpan>& spans) {
+    const int64_t wire = report.wire_bytes, host = report.host_bytes;
+    recorder_.wait_for_transfer([&] { exchanges_[b]->finish(report, spans); });
+    recorder_.sent_gradients(b, {.to_ranks = static_cast<size_t>(report.wire_bytes - wire),
+                                 .to_hosts = static_cast<size_t>(report.host_bytes - host)});
   }
 
   void count_as_zero(size_t b, size_t m) {
@@ -265,8 +320,10 @@ class Reducer : public DataParallel {
   Communicator& communicator_;
   const std::vector<NamedTensor> parameters_;
   const std::vector<Bucket> buckets_;
+  StepRecorder recorder_;
   const std::unique_ptr<Placement> placement_;
   GradientNorm norm_;
+  bool overlap_;
   std::vector<std::unique_ptr<BucketExchange>> exchanges_;  // by bucket
   std::vector<WindowPtr> windows_;
   std::vector<std::shared_ptr<Storage>> counted_;
@@ -276,11 +333,15 @@ class Reducer : public DataParallel {
   std::vector<std::string> unused_;
   MicroStep micro_;
 
+  // Of the step under way, transfers of the trace.
+  std::vector<std::optional<size_t>> in_window_;  // the last one that used it
+  std::vector<size_t> transfer_of_;               // by bucket, the last one
+
   // Of the micro step under way.
-  size_t launched_ = 0;          // buckets
-  std::vector<size_t> missing_;  // by bucket: members whose gradient has not arrived
-  std::vector<bool> arrived_;    // by parameter
-  std::vector<bool> zeroed_;     // by parameter: none came, so it counts as zero
+  size_t ready_ = 0, launched_ = 0;  // buckets: complete in order, and handed over
+  std::vector<size_t> missing_;      // by bucket: members whose gradient has not arrived
+  std::vector<bool> arrived_;        // by parameter
+  std::vector<bool> zeroed_;         // by parameter: none came, so it counts as zero
   bool first_step_ = true;
 };
 
@@ -289,9 +350,10 @@ class Reducer : public DataParallel {
 std::unique_ptr<DataParallel> make_reducer(const ReducerOptions& options,
                                            Communicator& communicator,
                                            std::vector<NamedTensor> parameters,
-                                           std::vector<size_t> unit_of) {
-  return std::make_unique<Reducer>(options, communicator, std::move(parameters),
-                                   std::move(unit_of));
+                                           std::vector<size_t> unit_of,
+                                           const Initialise& initialise) {
+  return std::make_unique<Reducer>(options, communicator, std::move(parameters), std::move(unit_of),
+                                   initialise);
 }
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 struct ReducerOptions {
-  int64_t bucket_bytes = 25 << 20;
+  int64_t bucket_bytes = 4 << 20;
   bool overlap = true;       // exchange while backward still runs
   bool units_apart = false;  // no bucket holds parameters of two units
   Residence residence = Residence::replicated;
@@ -19,6 +19,7 @@ struct ReducerOptions {
 std::unique_ptr<DataParallel> make_reducer(const ReducerOptions& options,
                                            Communicator& communicator,
                                            std::vector<NamedTensor> parameters,
-                                           std::vector<size_t> unit_of);
+                                           std::vector<size_t> unit_of,
+                                           const Initialise& initialise);
 
 }  // namespace lockstep

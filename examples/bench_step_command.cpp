@@ -1,5 +1,6 @@
 // `trainer bench step`: training steps without a run folder: tokens/s, MFU, where the time goes,
-// memory by category. Medians over steps. Read next: replica.cpp, which is what is measured.
+// how much of it could be hidden, memory by category. Medians over steps. Read next: replica.cpp,
+// which is what is measured.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "core/parallel.h"
 #include "examples/bench_command.h"
+#include "examples/bench_overlap.h"
 #include "examples/config_io.h"
 #include "examples/gemm_peak.h"
 #include "examples/ranks.h"
@@ -25,12 +27,33 @@ struct StepOptions {
   std::string config, json;
   std::vector<std::string> set;
   int warmup = 3, steps = 15;
+  int apart = 4;         // steps without overlap, for the bound
+  double link_mbit = 0;  // 0: measured
 };
 
 struct Measured {
   StepMetrics step;
   double peak;  // GFLOP/s of one rank
 };
+
+// What steps are for.
+enum class Use { nothing, counts, apart };
+
+// In two rounds, so that a machine whose speed changes changes it for both. If parameters travel
+// from one step into the next, the first one after a change of mode is for nothing.
+std::vector<Use> plan_steps(const StepOptions& options, int apart, bool parameters_travel) {
+  std::vector<Use> plan(options.warmup, Use::nothing);
+  const auto add = [&](Use use, int total, int round) {
+    const int now = total * (round + 1) / 2 - total * round / 2;
+    if (apart > 0 && now > 0 && parameters_travel) plan.push_back(Use::nothing);
+    plan.insert(plan.end(), now, use);
+  };
+  for (int round = 0; round < 2; ++round) {
+    add(Use::counts, options.steps, round);
+    add(Use::apart, apart, round);
+  }
+  return plan;
+}
 
 struct Spread {
   double median, least, most;
@@ -93,28 +116,54 @@ void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool
   }
 }
 
-// The peak is measured between the steps, because clocks and neighbours of a machine change within
-// seconds: what counts for a step is the better of the peaks just before and just after it.
-std::vector<Measured> measure(const StepOptions& options, DType dtype, Replica& replica,
-                              Communicator& communicator) {
+struct Run {
   std::vector<Measured> steps;
+  std::vector<StepTrace> apart;
+};
+
+// The peak is measured between the steps, because clocks and neighbours of a machine change within
+// seconds: what counts for a step is the better of the peaks just before and just after it. Not
+// where parameters travel from step to step, or the time between steps counts: there the nearest
+// one.
+Run measure(const std::vector<Use>& plan, bool parameters_travel, DType dtype, Replica& replica,
+            Communicator& communicator) {
+  Run run;
   double before = measured_gemm_peak(dtype, 1.0);
-  for (int t = 1; t <= options.warmup + options.steps; ++t) {
-    communicator.barrier();  // products take ranks unequal times, which is not the step's waiting
-    const StepMetrics m = replica.step(t);
-    const double after = measured_gemm_peak(dtype, 0.3);
-    if (t > options.warmup) steps.push_back({m, std::max(before, after)});
+  communicator.barrier();
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const bool apart_follows = i + 1 < plan.size() && plan[i + 1] == Use::apart;
+    const bool apart = plan[i] == Use::apart || (plan[i] == Use::nothing && apart_follows);
+    if (std::ranges::count(plan, Use::apart) > 0) replica.gradients().set_overlap(!apart);
+    const StepMetrics m = replica.step(static_cast<int64_t>(i) + 1);
+    double after = before;
+    if (!parameters_travel && !apart && !apart_follows) {
+      after = measured_gemm_peak(dtype, 0.3);
+      communicator.barrier();  // products take ranks unequal times, which is not a step's waiting
+    }
+    if (plan[i] == Use::counts) run.steps.push_back({m, std::max(before, after)});
+    if (plan[i] == Use::apart) run.apart.push_back(replica.gradients().trace());
     before = after;
   }
-  return steps;
+  return run;
 }
 
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
-  config.train.steps = options.warmup + options.steps;
+  const bool overlaps =
+      config.dist.overlap && config.dist.reducer == "bucketed" && communicator.size() > 1;
+  if (options.link_mbit > 0 && (!overlaps || options.apart == 0))
+    fail(Exit::usage,
+         "[bench step] --link-mbit is for the bound of the overlap, which needs several ranks, "
+         "dist.overlap, dist.reducer bucketed and --apart; leave it out");
+  const bool parameters_travel = config.dist.zero_stage > 0;
+  const std::vector<Use> plan =
+      plan_steps(options, overlaps ? options.apart : 0, parameters_travel);
+  config.train.steps = std::ssize(plan);
   Replica replica(config, communicator);
   Allocator::current().reset_peak();  // while it is built, it may hold more than ever after
-  const std::vector<Measured> steps = measure(options, config.train.dtype(), replica, communicator);
+  const Run measured =
+      measure(plan, parameters_travel, config.train.dtype(), replica, communicator);
+  const std::vector<Measured>& steps = measured.steps;
   const MemoryStats memory = Allocator::current().stats();
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
@@ -150,7 +199,14 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   table.row("wire_bytes", spread(steps, [](auto& m) { return m.step.wire_bytes; }), 0);
   table.row("allocations", spread(steps, [](auto& m) { return m.step.allocations; }), 0);
   table.row("param_bytes", spread(steps, [](auto& m) { return m.step.param_bytes; }), 0);
+  table.row("host_bytes", spread(steps, [](auto& m) { return m.step.host_bytes; }), 0);
   table.row("compression", spread(steps, [](auto& m) { return m.step.compression; }), 2);
+  if (!measured.apart.empty()) {
+    const OverlapReport report = report_overlap(communicator, measured.apart, options.link_mbit);
+    const double step_ms = spread(steps, [](auto& m) { return m.step.step_ms; }).median;
+    table.json["overlap"] = to_json(report, step_ms);
+    if (first) print_overlap(report, step_ms);
+  }
   show_memory(table.json, memory, first);
   show_plans(table.json, replica, config.dist, first);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
@@ -174,8 +230,27 @@ void add_bench_step(CLI::App& bench, Exit& exit) {
   command->add_option("--warmup", options->warmup, "steps before them")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  command
+      ->add_option("--apart", options->apart,
+                   "with several ranks: more steps, in which nothing travels while something is "
+                   "computed, for the bound of the overlap; 0: no bound")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--link-mbit", options->link_mbit,
+                   "rate of a host's link in Mbit/s for the bound; 0: what it was in those steps, "
+                   "coding and summing included")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
   command->footer(
+      "The bound is what a step takes if buckets travel one after the other in their order, each "
+      "as\n"
+      "soon as it is ready and the one before it has arrived, at the rate of the link, while "
+      "backward\n"
+      "goes on; the update waits for the last one, forward for gathered parameters. It counts no\n"
+      "latency and no processor time for communication, and takes each moment from the slowest "
+      "rank.\n"
       "Example:\n  mpirun -np 2 trainer bench step --config configs/bench-small.json --set "
       "train.precision=bf16");
   command->callback([options, &exit] {

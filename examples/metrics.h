@@ -24,8 +24,9 @@ struct StepMetrics {
   double exposed_comm_ms = 0;  // the part of comm_ms during which nothing was computed
   double wait_ms = 0;          // for the slowest rank
   double data_ms = 0;          // for the next batch
-  int64_t wire_bytes = 0;      // sent by this rank
+  int64_t wire_bytes = 0;      // shown by this rank to other ranks
   int64_t param_bytes = 0;     // of these, gathered parameters
+  int64_t host_bytes = 0;      // of wire_bytes, sent to other hosts; the rest is read in place
   double compression = 1;      // fp32 bytes of the compressed gradients over those of their codec
   std::optional<double> mfu;   // share of the peak; only where a peak is known
   int64_t peak_bytes = 0;      // allocator's peak
@@ -52,6 +53,7 @@ struct StepMetrics {
     v("data_ms", data_ms);
     v("wire_bytes", wire_bytes);
     v("param_bytes", param_bytes);
+    v("host_bytes", host_bytes);
     v("compression", compression);
     v("mfu", mfu);
     v("peak_bytes", peak_bytes);

@@ -37,6 +37,10 @@ std::vector<size_t> units_of(const Gpt& model) {
   return units;
 }
 
+bool sharded(const DistConfig& dist) {
+  return dist.zero_stage == 3;
+}
+
 SumOrder sum_order(const TrainConfig& train) {
   return train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
 }
@@ -47,11 +51,12 @@ Replica::Replica(const Config& config, Communicator& communicator)
     : config_(config),
       communicator_(communicator),
       accumulation_(accumulation(config, communicator.size())),
-      model_(config.model, config.train.dtype(), config.train.seed),
+      model_(config.model, config.train.dtype(), config.train.seed, !sharded(config.dist)),
       parameters_(model_.parameters()),
       gradients_(make_data_parallel(config.dist, communicator, parameters_, units_of(model_),
-                                    sum_order(config.train))),
-      optimizer_(make_optimizer(config.optim, gradients_->shards())),
+                                    sum_order(config.train), initialise_later())),
+      optimizer_(
+          make_optimizer(config.optim, gradients_->shards(), config.dist.compression.warmup_steps)),
       train_data_(open_train_data(config.data, config.model.vocab_size, config.train.seed)),
       val_data_(open_val_data(config.data, config.model.vocab_size, config.train.seed)),
       sampler_(std::make_unique<TrainSampler>("data.train", train_data_->size(),
@@ -62,6 +67,14 @@ Replica::Replica(const Config& config, Communicator& communicator)
       config.train.dtype(), config.train.micro_batch, config.train.seq_len);
   attach_units();
   start_after(0, 0);
+}
+
+// Sharded parameters are drawn one by one, because all of them may not fit.
+Initialise Replica::initialise_later() const {
+  if (!sharded(config_.dist)) return {};
+  return [this, inits = model_.inits()](size_t i) {
+    draw(parameters_[i], inits[i], static_cast<uint64_t>(config_.train.seed));
+  };
 }
 
 // Whoever uses parameters says so: a child its own and those it borrows.
@@ -118,6 +131,7 @@ StepMetrics Replica::step(int64_t t) {
   m.wait_ms = report.exposed_ms - m.exposed_comm_ms + sync_ms;
   m.wire_bytes = report.wire_bytes + report.param_bytes;
   m.param_bytes = report.param_bytes;
+  m.host_bytes = report.host_bytes;
   m.compression = report.packed_bytes > 0 ? static_cast<double>(report.plain_bytes) /
                                                 static_cast<double>(report.packed_bytes)
                                           : 1.0;
@@ -268,7 +282,8 @@ void Replica::state_changed() {
 
 void Replica::weights_changed() {
   gradients_->shards_changed();
-  optimizer_ = make_optimizer(config_.optim, gradients_->shards());
+  optimizer_ =
+      make_optimizer(config_.optim, gradients_->shards(), config_.dist.compression.warmup_steps);
 }
 
 std::vector<NamedTensor> Replica::state() const {

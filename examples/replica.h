@@ -53,6 +53,7 @@ class Replica {
   const std::vector<NamedTensor>& weights() const { return gradients_->shards(); }
 
   Gpt& model() { return model_; }
+  DataParallel& gradients() { return *gradients_; }
   // By formula, for the rank with the most; of any stage, to compare.
   MemoryBytes memory_plan(int zero_stage) const;
   WireBytes wire_plan() const;
@@ -65,6 +66,7 @@ class Replica {
   const std::string& attention() const { return attention_; }  // who computes it, for the log
 
  private:
+  Initialise initialise_later() const;
   void attach_units();
   MemoryModel memory_model() const;
   ValidationSampler validation_sampler() const;

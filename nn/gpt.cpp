@@ -39,14 +39,14 @@ Tensor Gpt::Head::logits(const Tensor& x) const {
   return hooked(x, [&](const Tensor& h) { return cast(linear(h, weight, Tensor()), DType::f32); });
 }
 
-Gpt::Gpt(const ModelConfig& config, DType dtype, uint64_t seed)
+Gpt::Gpt(const ModelConfig& config, DType dtype, uint64_t seed, bool draws)
     : Module(""),
       config_(config),
-      embedding_({dtype, seed}, config),
+      embedding_({dtype, seed, draws}, config),
       dropout_("embedding.dropout", config.dropout),
-      final_norm_("ln_f", {dtype, seed}, config),
-      head_({dtype, seed}, config, embedding_) {
-  const Factory make{dtype, seed};
+      final_norm_("ln_f", {dtype, seed, draws}, config),
+      head_({dtype, seed, draws}, config, embedding_) {
+  const Factory make{dtype, seed, draws};
   add_child(embedding_);
   for (int64_t i = 0; i < config.n_layer; ++i) {
     blocks_.push_back(std::make_unique<Block>(fmt::format("h.{}", i), make, config));

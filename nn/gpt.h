@@ -22,8 +22,9 @@ struct FlopsPerToken {
 
 class Gpt : public Module {
  public:
-  // Parameters of `dtype` (fp32 or bf16), values from (seed, name).
-  Gpt(const ModelConfig& config, DType dtype, uint64_t seed);
+  // Parameters of `dtype` (fp32 or bf16), values from (seed, name). Without `draws` they have no
+  // memory yet: for who cannot hold them all.
+  Gpt(const ModelConfig& config, DType dtype, uint64_t seed, bool draws = true);
 
   // Sum over all tokens of the cross-entropy, fp32 [1], in nats. tokens, targets: (B, T) i32; a
   // target of -1 does not count.

@@ -15,11 +15,19 @@ void call(const std::vector<std::function<void()>>& hooks) {
 Tensor Factory::parameter(const std::string& name, Shape shape, Init init) const {
   CategoryScope scope(Category::parameters);
   Tensor t = Tensor::empty(std::move(shape), dtype);
+  if (draws)
+    draw({name, t}, init, seed);
+  else
+    t.storage()->release();
+  return t.set_requires_grad(true);
+}
+
+void draw(const NamedTensor& parameter, const Init& init, uint64_t seed) {
+  Tensor t = parameter.tensor;
   if (init.kind == Init::Kind::normal)
-    normal_(t, seed, name, init.value);
+    normal_(t, seed, parameter.name, init.value);
   else
     backend().fill(t, static_cast<float>(init.value));
-  return t.set_requires_grad(true);
 }
 
 std::vector<NamedTensor> Module::parameters() const {
@@ -31,9 +39,19 @@ std::vector<NamedTensor> Module::parameters() const {
   return all;
 }
 
+std::vector<Init> Module::inits() const {
+  std::vector<Init> all = inits_;
+  for (const Module* child : children_) {
+    const std::vector<Init> theirs = child->inits();
+    all.insert(all.end(), theirs.begin(), theirs.end());
+  }
+  return all;
+}
+
 Tensor Module::add_parameter(const Factory& make, std::string_view name, Shape shape, Init init) {
   const std::string full = name_.empty() ? std::string(name) : name_ + "." + std::string(name);
   own_.push_back({full, make.parameter(full, std::move(shape), init)});
+  inits_.push_back(init);
   return own_.back().tensor;
 }
 

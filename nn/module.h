@@ -25,8 +25,12 @@ struct Init {
 struct Factory {
   DType dtype;
   uint64_t seed;
+  bool draws = true;  // false: parameters get neither values nor memory; see draw()
   Tensor parameter(const std::string& name, Shape shape, Init init) const;
 };
+
+// Writes the initial values of a parameter.
+void draw(const NamedTensor& parameter, const Init& init, uint64_t seed);
 
 class Module {
  public:
@@ -40,6 +44,7 @@ class Module {
   // This module's parameters and its children's, in order of registration: the order of their use
   // in forward, and so the reverse of the order in which their gradients arrive.
   std::vector<NamedTensor> parameters() const;
+  std::vector<Init> inits() const;  // how they start
   // The modules directly inside, in order.
   const std::vector<Module*>& children() const { return children_; }
 
@@ -66,6 +71,7 @@ class Module {
  private:
   std::string name_;
   std::vector<NamedTensor> own_, borrowed_;
+  std::vector<Init> inits_;  // of own_
   std::vector<Module*> children_;
 };
 

@@ -58,8 +58,10 @@ TEST(Memory, EveryStageHoldsWhatTheFormulaSays) {
           const std::string what =
               fmt::format("{} {} stage {} codec {}", arch, precision, stage, codec);
           run_ranks(config, [&](Communicator& communicator) {
-            Replica replica(config, communicator);
             Allocator::current().reset_peak();
+            Replica replica(config, communicator);
+            // The whole model stands nowhere while sharded parameters are made.
+            if (stage < 3) Allocator::current().reset_peak();
             for (int64_t t = 1; t <= 3; ++t) replica.step(t);
             const MemoryStats stats = Allocator::current().stats();
             const MemoryBytes plan = replica.memory_plan(stage);

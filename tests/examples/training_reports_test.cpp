@@ -18,9 +18,10 @@ class Reports : public TinyRun {
     ASSERT_EQ(run.lines, 30);
     for (const auto& [t, m] : run.steps) {
       for (const char* name :
-           {"attempt", "loss", "lr", "grad_norm", "tokens", "samples_per_s", "tokens_per_s",
-            "step_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "wait_ms", "data_ms",
-            "wire_bytes", "param_bytes", "compression", "mfu", "peak_bytes", "allocations"})
+           {"attempt",         "loss",         "lr",      "grad_norm",  "tokens",
+            "samples_per_s",   "tokens_per_s", "step_ms", "compute_ms", "comm_ms",
+            "exposed_comm_ms", "wait_ms",      "data_ms", "wire_bytes", "param_bytes",
+            "host_bytes",      "compression",  "mfu",     "peak_bytes", "allocations"})
         EXPECT_TRUE(m.contains(name) && m[name].is_number()) << name << " of " << m;
       EXPECT_EQ(m.contains("val_loss"), t % 10 == 0) << m;
       EXPECT_EQ(m["tokens"], 8 * 32);

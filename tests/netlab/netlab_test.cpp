@@ -59,9 +59,13 @@ TEST_F(Netlab, WireBytesAreThoseOnTheWireAndCrossOnce) {
     const std::string suffix = std::to_string(ranks_per_host);
     const Trace run = trained_on_hosts("wire" + suffix, "--hosts 2 --mbit 500 --ranks " + suffix,
                                        {{"model", {{"d_model", 128}}}, {"train", {{"steps", 20}}}});
-    if (ranks_per_host == 1)
-      for (const auto& [t, step] : run.steps) told += step["wire_bytes"].get<double>();
+    double left = 0;  // the host, by rank 0 and by those that share it
+    for (const auto& [t, step] : run.steps) {
+      if (ranks_per_host == 1) told += step["wire_bytes"].get<double>();
+      left += ranks_per_host * step["host_bytes"].get<double>();
+    }
     EXPECT_GT(told, 20e6);
+    EXPECT_NEAR(left / told, 1, 0.05);  // parts are even to within a cell
     // Beyond them: TCP's and Ethernet's headers, losses and norms, the start of MPI.
     EXPECT_GT(bytes_sent(1) / told, 1.0);
     EXPECT_LT(bytes_sent(1) / told, 1.05);
