@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <string>
 
 #include "dist/stages.h"
 
@@ -68,8 +69,8 @@ class Plan {
     return most;
   }
 
-  // Gradients that wait for the rest of their bucket, beside the early ones. A weight's gradient
-  // comes with its bias's, which may be the last of the bucket before.
+  // Gradients that wait for the rest of their bucket, beside the early ones; and those of later
+  // buckets that come with the bucket's last one, because one op computes them.
   double elements_in_flight() const {
     double early = 0, most = 0;
     for (size_t i : model_.early) early += elements_of(i);
@@ -77,12 +78,11 @@ class Plan {
       double waiting = 0;
       for (const Bucket::Member& member : buckets_[b].members)
         if (!is_early(member.parameter)) waiting += elements_of(member.parameter);
-      if (b + 1 < buckets_.size()) {
-        const size_t last = buckets_[b].members.back().parameter;
-        const size_t next = buckets_[b + 1].members.front().parameter;
-        if (model_.parameters[last].name.ends_with(".bias") && !is_early(next))
-          waiting += elements_of(next);
-      }
+      const std::string op = op_of(buckets_[b].members.back().parameter);
+      for (size_t later = b + 1; later < buckets_.size(); ++later)
+        for (const Bucket::Member& member : buckets_[later].members)
+          if (op_of(member.parameter) == op && !is_early(member.parameter))
+            waiting += elements_of(member.parameter);
       most = std::max(most, waiting);
     }
     return early + most;
@@ -122,6 +122,12 @@ class Plan {
  private:
   double elements_of(size_t i) const {
     return static_cast<double>(model_.parameters[i].tensor.numel());
+  }
+  // A weight and its bias; those of both layers of an MLP with gelu (core/ops/linear.h).
+  std::string op_of(size_t i) const {
+    const std::string& name = model_.parameters[i].name;
+    const size_t mlp = name.find(".mlp.c_");
+    return name.substr(0, mlp != std::string::npos ? mlp : name.rfind('.'));
   }
   bool is_early(size_t i) const { return std::ranges::find(model_.early, i) != model_.early.end(); }
 
