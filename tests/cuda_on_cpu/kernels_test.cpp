@@ -353,7 +353,7 @@ TEST_P(CudaKernels, OptimizersAndCellNorms) {
   for (const int64_t n : {9001, 4096}) {
     StepScalars scalars{1e-2f, 0.5f, 0.271f, 0.142625f, 0, 3};
     const Tensor grad = f32({n}, 1);
-    for (const auto [skip, frozen] : {std::pair{0, 0}, {1, 0}, {0, 1}}) {
+    for (const auto& [skip, frozen] : {std::pair{0, 0}, {1, 0}, {0, 1}}) {
       scalars.skip = skip;
       scalars.variance_frozen = frozen;
       compare(
