@@ -32,7 +32,7 @@ struct Node {
   const char* op;  // for messages
   Shape shape;     // of the output, and so of its gradient
   DType dtype;
-  uint64_t order;                             // creation number: parents have smaller ones
+  uint64_t order;                             // creation number: inputs have smaller ones
   std::vector<std::shared_ptr<Node>> inputs;  // null where no gradient is needed
   Rule rule;
 };

@@ -71,7 +71,7 @@ class Tensor {
   bool requires_grad() const { return impl_ && impl_->node != nullptr; }
   const std::shared_ptr<Node>& node() const { return impl_->node; }
   Leaf& leaf() const;          // error if this tensor is not a leaf
-  const Tensor& grad() const;  // of a leaf; undefined while there is none
+  const Tensor& grad() const;  // of a leaf; undefined before the first contribution
 
   // This tensor as output of `node` (used by record() only).
   Tensor with_node(std::shared_ptr<Node> node) const;

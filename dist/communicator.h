@@ -148,10 +148,11 @@ class Communicator {
   // Operations. All ranks start the same ones in the same order on one window; different windows
   // are independent. Each publishes my memory as it is when the operation's turn has come.
   //
-  // exchange:   views[r] is part `rank()` of r's window (see fold_with). The reader may write my
-  // part `rank()`. gather:     views[r] is part r of r's window. The reader may write the other
-  // parts. broadcast:  views[root] is all of root's window, the rest is empty. Others may write
-  // everything. all_reduce: exchange, then gather of what `combine` made of my part.
+  // - exchange: views[r] is part `rank()` of r's window (see fold_with). The reader may write my
+  //   part `rank()`.
+  // - gather: views[r] is part r of r's window. The reader may write the other parts.
+  // - broadcast: views[root] is all of root's window, the rest is empty. Others may write all.
+  // - all_reduce: exchange, then gather of what `combine` made of my part.
   //
   // Without a reader, gather and broadcast leave the whole result in mine(), as all_reduce does;
   // with one, the parts of other ranks in mine() are unspecified unless the reader writes them.

@@ -34,6 +34,7 @@ class Naive : public DataParallel {
     }
   }
 
+  // When a backward pass has ended, nobody says; so what it left is exchanged when the next begins.
   void begin_micro_step(const MicroStep& micro) override {
     if (micro.index == 0) report_ = {};
     if (reduced_ && micro.index > 0) exchange_all(micro.index > 1);
