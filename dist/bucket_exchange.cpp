@@ -142,10 +142,6 @@ bool any_lossy(const std::vector<WireRun>& runs) {
   return std::ranges::any_of(runs, [](const WireRun& run) { return !run.codec->lossless(); });
 }
 
-bool is_compressed(const ExchangeRules& rules, const Tensor& whole) {
-  return rules.codec != nullptr && whole.ndim() >= 2 && whole.numel() >= rules.min_elements;
-}
-
 const Codec& plain_codec() {
   static const std::unique_ptr<Codec> plain = make_codec("none", {});
   return *plain;
@@ -462,6 +458,10 @@ class Staged : public BucketExchange {
 };
 
 }  // namespace
+
+bool is_compressed(const ExchangeRules& rules, const Tensor& whole) {
+  return rules.codec != nullptr && whole.ndim() >= 2 && whole.numel() >= rules.min_elements;
+}
 
 size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                   const std::vector<CellRun>& part) {

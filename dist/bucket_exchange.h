@@ -53,6 +53,9 @@ class BucketExchange {
   virtual std::vector<NamedTensor> residuals() const = 0;
 };
 
+// Whether the codec encodes the gradient of this parameter; else it travels as fp32.
+bool is_compressed(const ExchangeRules& rules, const Tensor& whole);
+
 // Bytes of a part's encoding at most: with the codec, and of both that and plain fp32.
 size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                   const std::vector<CellRun>& part);

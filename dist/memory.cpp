@@ -205,8 +205,15 @@ WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int rank
                         : options.residence == Residence::gathered
                             ? 1
                             : 2 * static_cast<double>(micro_steps);
+  double elements = 0, encoded = 0;
+  for (const NamedTensor& p : model.parameters) {
+    const auto count = static_cast<double>(p.tensor.numel());
+    elements += count;
+    if (is_compressed(options.rules, p.tensor)) encoded += count;
+  }
   return {.gradients = exchanges * (all - all / ranks) + (options.rules.gather ? most * others : 0),
-          .parameters = passes * plan.shard_bytes() * others};
+          .parameters = passes * plan.shard_bytes() * others,
+          .compressed = encoded / elements};
 }
 
 }  // namespace lockstep

@@ -46,6 +46,7 @@ MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, int 
 // warming up), and parameters, which with stage 3 are gathered for forward and again for backward.
 struct WireBytes {
   double gradients = 0, parameters = 0;
+  double compressed = 0;  // share of the gradients' elements that the codec encodes
 };
 WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
                     int64_t micro_steps);

@@ -64,7 +64,7 @@ Spread spread(const std::vector<Measured>& steps, Field field) {
   std::vector<double> v;
   for (const Measured& m : steps) v.push_back(static_cast<double>(field(m)));
   std::sort(v.begin(), v.end());
-  return {v[v.size() / 2], v.front(), v.back()};
+  return {0.5 * (v[(v.size() - 1) / 2] + v[v.size() / 2]), v.front(), v.back()};
 }
 
 // One line of the table and one field of the JSON.

@@ -143,15 +143,23 @@ void Trainer::write_distribution() {
   const MemoryBytes memory = replica_.memory_plan(dist.zero_stage);
   const WireBytes wire = replica_.wire_plan();
   const bool reduced = dist.reduced();
+  const std::string& codec = dist.compression.codec;
   log_->info(fmt::format(
       "zero_stage {}, accumulate {}: gradients travel {} per step{}; a rank sends up to {:.1f} MB "
       "of gradients and {:.1f} MB of parameters per step, and holds {:.1f} MB of parameters, "
       "{:.1f} of gradients, {:.1f} of optimizer state, {:.1f} of buffers",
       dist.zero_stage, reduced ? "reduced" : "local",
       reduced ? fmt::format("{} times", accumulation(config_, communicator_.size())) : "once",
-      dist.compression.codec == "none" ? "" : " as " + dist.compression.codec,
+      codec == "none"
+          ? ""
+          : fmt::format(" as {} ({:.0f} % of their elements)", codec, 100 * wire.compressed),
       1e-6 * wire.gradients, 1e-6 * wire.parameters, 1e-6 * memory.parameters,
       1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * memory.buffers));
+  if (codec != "none" && wire.compressed == 0)
+    log_->warn(
+        fmt::format("codec {} compresses nothing: no matrix has {} elements; lower "
+                    "dist.compression.min_elements",
+                    codec, dist.compression.min_elements));
 }
 
 // What MFU is a share of; every rank measures, because together they are slower.

@@ -1,6 +1,6 @@
 // Matrix products and their gradients, which are matrix products too: for y = a b, da = dy b^T and
 // db = a^T dy. A parameter's gradient is written by the GEMM itself, into the fp32 buffer where it
-// will be communicated from. Read next: norm.cpp.
+// will be communicated from. Read next: ../cpu/gemm.cpp.
 #include "core/ops/linear.h"
 
 #include "core/ops/common.h"

@@ -59,6 +59,19 @@ TEST_F(Reports, SoakMetricsUnderMpirun) {
   expect_good_metrics(Launch::mpirun);
 }
 
+// A codec that meets nothing large enough is not silently none.
+TEST_F(Reports, ACodecThatCompressesNothingIsTold) {
+  const Json codec = {{"codec", "int8"}, {"min_elements", 4000}};
+  const std::string warning = "codec int8 compresses nothing: no matrix has 65536 elements";
+  const Trace some =
+      trained("some", {{"train", {{"steps", 1}}}, {"dist", {{"compression", codec}}}});
+  EXPECT_NE(some.log.find(" as int8 (71 % of"), std::string::npos) << some.log;
+  EXPECT_EQ(some.log.find("compresses nothing"), std::string::npos) << some.log;
+  const Trace none = trained(
+      "none", {{"train", {{"steps", 1}}}, {"dist", {{"compression", {{"codec", "int8"}}}}}});
+  EXPECT_NE(none.log.find(warning), std::string::npos) << none.log;
+}
+
 TEST_F(Reports, LogHasAHeaderPerAttempt) {
   trained("run", {{"train", {{"steps", 1}}}});
   const Trace run = trained("run", {{"train", {{"steps", 2}}}});
