@@ -1,3 +1,5 @@
+// The table and the JSON of the bound, from the traces of all ranks. Read next:
+// dist/overlap_bound.cpp, which does the arithmetic.
 #include "examples/bench_overlap.h"
 
 #include <nlohmann/json.hpp>
@@ -70,7 +72,7 @@ void print_overlap(const OverlapReport& report, double step_ms) {
   }
 }
 
-nlohmann::ordered_json to_json(const OverlapReport& report, double step_ms) {
+std::string to_json(const OverlapReport& report, double step_ms) {
   nlohmann::ordered_json json = {{"compute_alone_ms", report.trace.compute_ms},
                                  {"comm_alone_ms", report.trace.wait_ms},
                                  {"link_mbit", report.bytes_per_ms / kBytesPerMsOfMbit},
@@ -90,7 +92,7 @@ nlohmann::ordered_json to_json(const OverlapReport& report, double step_ms) {
                                  {"end_ms", end},
                                  {"exposed_ms", exposed}});
   }
-  return json;
+  return json.dump();
 }
 
 }  // namespace lockstep

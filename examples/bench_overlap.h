@@ -3,7 +3,7 @@
 // next: bench_overlap.cpp.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "dist/overlap_bound.h"
@@ -25,6 +25,6 @@ OverlapReport report_overlap(Communicator& communicator, const std::vector<StepT
 
 // Beside step_ms, what a step with overlap took.
 void print_overlap(const OverlapReport& report, double step_ms);
-nlohmann::ordered_json to_json(const OverlapReport& report, double step_ms);
+std::string to_json(const OverlapReport& report, double step_ms);
 
 }  // namespace lockstep

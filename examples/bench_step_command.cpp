@@ -204,7 +204,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   if (!measured.apart.empty()) {
     const OverlapReport report = report_overlap(communicator, measured.apart, options.link_mbit);
     const double step_ms = spread(steps, [](auto& m) { return m.step.step_ms; }).median;
-    table.json["overlap"] = to_json(report, step_ms);
+    table.json["overlap"] = Json::parse(to_json(report, step_ms));
     if (first) print_overlap(report, step_ms);
   }
   show_memory(table.json, memory, first);
