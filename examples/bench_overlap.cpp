@@ -48,11 +48,12 @@ OverlapReport report_overlap(Communicator& communicator, const std::vector<StepT
 void print_overlap(const OverlapReport& report, double step_ms) {
   const double compute = report.trace.compute_ms, alone = report.trace.wait_ms;
   const OverlapBound& bound = report.bound;
-  fmt::print("\n{:<22}{:>14}\n", "overlap, ms", "");
+  fmt::print("\noverlap, ms\n");
   fmt::print("{:<22}{:>14.1f}\n", "computing alone", compute);
-  fmt::print("{:<22}{:>14.1f}   {:.1f} MB; bound for {:.0f} Mbit/s, {}\n", "communicating alone",
-             alone, 1e-6 * report.bytes, report.bytes_per_ms / kBytesPerMsOfMbit,
-             report.measured ? "what that is" : "as given");
+  fmt::print("{:<22}{:>14.1f}   {:.1f} MB; the bound is at {:.0f} Mbit/s, {}\n",
+             "communicating alone", alone, 1e-6 * report.bytes,
+             report.bytes_per_ms / kBytesPerMsOfMbit,
+             report.measured ? "the rate of that" : "as given");
   fmt::print("{:<22}{:>14.1f}\n", "one after the other", compute + alone);
   fmt::print(
       "{:<22}{:>14.1f}   computing + {:.1f} that nothing hides; the link is busy for {:.0f} %\n",
