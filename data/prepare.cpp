@@ -137,6 +137,10 @@ void write_file(const fs::path& path, std::string_view content) {
 
 constexpr const char* record_name = "made_from.txt";
 
+bool reads_model(const PrepareOptions& options) {
+  return options.tokenizer != "bytes" && options.tokenizer != "train";
+}
+
 // What the shards depend on, a line each: the options and the content of what was read.
 std::string record_of(PrepareOptions options) {
   std::string record;
@@ -150,7 +154,7 @@ std::string record_of(PrepareOptions options) {
                           XXH3_64bits(file.text().data(), file.text().size()));
   };
   add_content(options.text);
-  if (options.tokenizer != "bytes" && options.tokenizer != "train") add_content(options.tokenizer);
+  if (reads_model(options)) add_content(options.tokenizer);
   return record;
 }
 
@@ -222,8 +226,8 @@ class PartialFolder {
 
 bool is_prepared(const PrepareOptions& options) {
   check_options(options);
-  const bool has_model = options.tokenizer != "bytes" && options.tokenizer != "train";
-  if (!fs::exists(options.text) || (has_model && !fs::exists(options.tokenizer))) return false;
+  if (!fs::exists(options.text)) return false;
+  if (reads_model(options) && !fs::exists(options.tokenizer)) return false;
   const std::string record = read_record(options.out);
   return !record.empty() && record == record_of(options) + inventory(options.out);
 }

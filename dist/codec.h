@@ -42,9 +42,6 @@ class Codec {
               float* out) const {
     backend().decode(cells_, run, wire, first, count, out);
   }
-  void decode_cell(const CodecRun& run, const std::byte* wire, int64_t cell, float* out) const {
-    decode(run, wire, cell, 1, out);
-  }
 
  private:
   CellCodec cells_;

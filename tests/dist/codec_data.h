@@ -82,7 +82,7 @@ inline Encoded encoded(const Codec& codec, const CodecRun& run, const Floats& x)
   EXPECT_LE(result.bytes, capacity);
   EXPECT_EQ(result.bytes % 16, 0u);
   for (int64_t cell = 0; cell < cell_count(run.elements); ++cell)
-    codec.decode_cell(run, wire.data(), cell, result.decoded.data() + cell * cell_size);
+    codec.decode(run, wire.data(), cell, 1, result.decoded.data() + cell * cell_size);
   return result;
 }
 

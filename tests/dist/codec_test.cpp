@@ -153,9 +153,9 @@ TEST_P(EveryCodec, RunsCanBeCutAtAnyCell) {
       for (int64_t cell = 0; cell < cell_count(std::ssize(x)); ++cell) {
         float* out = decoded.data() + cell * cell_size;
         if (cell < cut)
-          codec_->decode_cell(left, wire.data(), cell, out);
+          codec_->decode(left, wire.data(), cell, 1, out);
         else
-          codec_->decode_cell(right, wire.data() + used, cell - cut, out);
+          codec_->decode(right, wire.data() + used, cell - cut, 1, out);
       }
       ASSERT_EQ(decoded, whole.decoded) << row << " per row, cut at " << cut;
     }
