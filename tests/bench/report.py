@@ -142,18 +142,24 @@ def compare(path):
 
 
 def scaling(path):
-    print("Efficiency: tokens/s of 2 ranks over twice that of 1 rank, pair by pair; median (least to "
-          "largest).\n\n| program | precision | pairs | 1 rank | 2 ranks | efficiency |\n"
-          "|---|---|---|---|---|---|")
+    print("Efficiency: tokens/s of a rank of two over tokens/s of one alone, round by round; median (least "
+          "to largest).\nThe stranger's: tokens/s of one beside a process it shares only the machine with, "
+          "over one alone. Of the two: what\ndata parallelism costs when the machine's part is taken "
+          "out.\n\n| program | precision | rounds | 1 rank | 2 ranks | efficiency | stranger's | of the two "
+          "|\n|---|---|---|---|---|---|---|---|")
     for who in ("lockstep", "pytorch"):
         for precision in ("fp32", "bf16"):
-            one, two = (read(path, who=who, precision=precision, ranks=n) for n in "12")
+            one, beside, two = ([rate(e) for e in sorted(read(path, who=who, precision=precision, ranks=n),
+                                                         key=lambda e: int(e["tags"]["round"]))]
+                                for n in ("1", "1+1", "2"))
             if not one:
                 continue
-            pairs = [rate(b) / (2 * rate(a)) for a, b in
-                     zip(*(sorted(x, key=lambda e: int(e["tags"]["round"])) for x in (one, two)))]
-            print(f"| {who} | {precision} | {len(pairs)} | {median(map(rate, one)):.0f} "
-                  f"| {median(map(rate, two)):.0f} | {spread(pairs, 3)} |")
+            efficiency = [b / (2 * a) for a, b in zip(one, two)]
+            apart = [b / a for a, b in zip(one, beside)]
+            of_both = [b / (2 * a) for a, b in zip(beside, two)]
+            print(f"| {who} | {precision} | {len(one)} | {median(one):.0f} | {median(two):.0f} "
+                  f"| {spread(efficiency, 3)} | {spread(apart, 3) if apart else ''} "
+                  f"| {spread(of_both, 3) if of_both else ''} |")
 
 
 def allreduce(path):
