@@ -41,8 +41,9 @@ struct TrainConfig {
   void visit(V& v) {
     v("device", device, "where the ranks compute", Choices{"cpu", "cuda"});
     v("precision", precision,
-      "of activations and of the weights that compute; master weights are always fp32",
-      Choices{"fp32", "bf16"});
+      "of activations and of the weights that compute; master weights are always fp32. tf32 is "
+      "stored as fp32, but a GPU's matrix products round their factors to 10 bits of fraction",
+      Choices{"fp32", "tf32", "bf16"});
     v("steps", steps, "optimizer steps of the whole run", Range{1, 1e12});
     v("seq_len", seq_len, "tokens per sample; at most model.max_seq_len", Range{1, 1e8});
     v("micro_batch", micro_batch, "samples per rank and forward pass", Range{1, 1e6});

@@ -2,7 +2,9 @@
 #include "examples/rank_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "core/cuda/open.h"
 #include "dist/nccl/open.h"
@@ -28,6 +30,15 @@ std::vector<std::vector<std::string>> all_visible(Communicator& host) {
     }
   }
   return all;
+}
+
+// NVIDIA's libraries obey this variable rather than whoever calls them.
+void refuse_override() {
+  const char* override = std::getenv("NVIDIA_TF32_OVERRIDE");
+  if (override && std::string_view(override) == "0")
+    fail(Exit::config,
+         "[train.precision] tf32, but NVIDIA_TF32_OVERRIDE=0 in the environment forbids TF32; "
+         "unset it, or use fp32");
 }
 
 }  // namespace
@@ -57,7 +68,10 @@ RankDevice::RankDevice(const Config& config, Communicator& host, const Transport
     : host_(host) {
   if (config.train.device == "cpu") return;
   const bool nccl = config.dist.backend == "nccl";
-  device_ = open_cuda(choose_device(host.topology(), all_visible(host), !nccl));
+  const bool tf32 = config.train.precision == "tf32";
+  if (tf32) refuse_override();
+  device_ = open_cuda(choose_device(host.topology(), all_visible(host), !nccl),
+                      tf32 ? Fp32Products::tf32 : Fp32Products::exact);
   lane_ = device_->open_lane();
   on_device_ = std::make_unique<DeviceCommunicator>(
       host, *device_, *lane_,

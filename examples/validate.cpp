@@ -89,6 +89,11 @@ void check_train(const Config& config) {
   if (train.attention == "cudnn" && train.device != "cuda")
     fail(Exit::config, "[train.attention] cudnn is for train.device cuda, not {}; use auto or own",
          train.device);
+  if (train.precision == "tf32" && train.device != "cuda")
+    fail(Exit::config,
+         "[train.precision] tf32 is how a GPU multiplies, and train.device {} cannot; use fp32, or "
+         "train.device cuda",
+         train.device);
   if (train.seq_len > config.model.max_seq_len)
     fail(Exit::config,
          "[train.seq_len] {} is more than model.max_seq_len {}; shorten the one or raise the other",

@@ -81,7 +81,7 @@ part "gpt2-124m-cuda, 20 steps" 60 "$trainer" --config "$root/configs/gpt2-124m-
   "${short[@]}" --set train.global_batch=0 --set train.micro_batch=16 --set run_dir="$scratch/gpt2"
 
 say "## Speed, against a matrix product measured in the same process"
-for precision in fp32 bf16; do
+for precision in fp32 tf32 bf16; do
   LINES_KEPT=60 part "bench step, bench-small, $precision" 40 "$trainer" bench step \
     --config "$root/configs/bench-small.json" --set train.device=cuda --set train.precision=$precision
 done

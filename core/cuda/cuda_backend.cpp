@@ -80,11 +80,11 @@ Scratch<float> row_sums(int64_t rows, int64_t width) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(CUstream_st* stream, std::string description)
+CudaBackend::CudaBackend(CUstream_st* stream, std::string description, Fp32Products products)
     : stream_(stream),
       queue_(stream),
       description_(std::move(description)),
-      gemm_(std::make_unique<CudaGemm>(stream)) {}
+      gemm_(std::make_unique<CudaGemm>(stream, products)) {}
 CudaBackend::~CudaBackend() = default;
 
 void CudaBackend::fill(Tensor& y, float value) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/backend.h"
+#include "core/cuda/open.h"
 #include "core/cuda/stream.h"
 
 namespace lockstep {
@@ -17,7 +18,8 @@ class FusedAttention;
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(CUstream_st* stream, std::string description = "cuda");
+  explicit CudaBackend(CUstream_st* stream, std::string description = "cuda",
+                       Fp32Products products = Fp32Products::exact);
   ~CudaBackend() override;
   const char* name() const override { return "cuda"; }
   std::string description() const override { return description_; }

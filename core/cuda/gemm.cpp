@@ -1,7 +1,7 @@
 // Matrix products by cuBLASLt. An algorithm is chosen once per shape by the library's heuristic,
 // never by timing, so that it is the same in every run; it is kept with its descriptors. Sums are
-// fp32 for bf16 operands too; fp32 operands are multiplied as fp32, never as TF32. Bias and gelu
-// are epilogues: they cost no pass over memory of their own.
+// fp32 for bf16 operands too; fp32 operands are multiplied as fp32, unless the device was opened
+// for TF32. Bias and gelu are epilogues: they cost no pass over memory of their own.
 #include "core/cuda/gemm.h"
 
 #include <cublasLt.h>
@@ -29,6 +29,11 @@ cudaDataType_t cuda_type(DType t) {
   check(t == DType::f32 || t == DType::bf16, "[gemm] {} operand; f32 and bf16 are right",
         name_of(t));
   return t == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+cublasComputeType_t compute_type(DType factors, Fp32Products products) {
+  return factors == DType::f32 && products == Fp32Products::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                 : CUBLAS_COMPUTE_32F;
 }
 
 // cuBLASLt's matrices are stored by columns, so a matrix stored by rows is its transpose there, and
@@ -134,17 +139,18 @@ struct CudaGemm::Call {
   }
 
   // Nothing if cuBLASLt has no algorithm.
-  std::optional<Plan> make_plan(cublasLtHandle_t handle) const;
+  std::optional<Plan> make_plan(cublasLtHandle_t handle, Fp32Products products) const;
 };
 
-std::optional<Plan> CudaGemm::Call::make_plan(cublasLtHandle_t handle) const {
+std::optional<Plan> CudaGemm::Call::make_plan(cublasLtHandle_t handle,
+                                              Fp32Products products) const {
   const Matrix a_matrix(a), b_matrix(b), out_matrix(out);
   check(out_matrix.column_stride == 1, "[gemm] result {} is stored by columns; rows are right",
         to_string(out));
   Plan plan{{}, make_layout(a_matrix), make_layout(b_matrix), make_layout(out_matrix), {}, 0};
 
   cublasLtMatmulDesc_t product;
-  check_cublas(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  check_cublas(cublasLtMatmulDescCreate(&product, compute_type(a.dtype(), products), CUDA_R_32F),
                "cublasLtMatmulDescCreate");
   plan.product.reset(product);
   const auto operation = [](const Matrix& m) {
@@ -185,7 +191,8 @@ struct CudaGemm::Plans {
   std::map<Call::Key, std::optional<Plan>> plans;
 };
 
-CudaGemm::CudaGemm(CUstream_st* stream) : stream_(stream), plans_(new Plans) {
+CudaGemm::CudaGemm(CUstream_st* stream, Fp32Products products)
+    : stream_(stream), products_(products), plans_(new Plans) {
   check_cublas(cublasLtCreate(&plans_->handle), "cublasLtCreate");
 }
 CudaGemm::~CudaGemm() {
@@ -214,7 +221,7 @@ bool CudaGemm::run(const Call& call) {
   auto found = plans_->plans.find(key);
   if (found == plans_->plans.end()) {
     if (plans_->plans.size() >= most) plans_->plans.clear();
-    found = plans_->plans.emplace(key, call.make_plan(plans_->handle)).first;
+    found = plans_->plans.emplace(key, call.make_plan(plans_->handle, products_)).first;
   }
   if (!found->second) return false;
   const Plan& plan = *found->second;

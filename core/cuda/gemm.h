@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/cuda/open.h"
 
 struct CUstream_st;
 
@@ -9,7 +10,7 @@ namespace lockstep {
 
 class CudaGemm {
  public:
-  explicit CudaGemm(CUstream_st* stream);
+  CudaGemm(CUstream_st* stream, Fp32Products products);
   ~CudaGemm();
   CudaGemm(const CudaGemm&) = delete;
 
@@ -29,6 +30,7 @@ class CudaGemm {
 
   struct Plans;
   CUstream_st* stream_;
+  const Fp32Products products_;
   std::unique_ptr<Plans> plans_;
 };
 

@@ -37,8 +37,10 @@ std::string describe(int index) {
 
 class CudaLane : public Lane {
  public:
-  CudaLane(Priority priority, int index)
-      : owned_(priority), memory_(owned_.stream), backend_(owned_.stream, describe(index)) {}
+  CudaLane(Priority priority, int index, Fp32Products products)
+      : owned_(priority),
+        memory_(owned_.stream),
+        backend_(owned_.stream, describe(index), products) {}
   ~CudaLane() override { static_cast<void>(cudaStreamSynchronize(owned_.stream)); }
   Backend& backend() override { return backend_; }
   MemorySource& memory() override { return memory_; }
@@ -51,16 +53,18 @@ class CudaLane : public Lane {
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(int index) : index_(index), lane_(Priority::normal, index) {}
+  CudaDevice(int index, Fp32Products products)
+      : index_(index), products_(products), lane_(Priority::normal, index, products) {}
   Backend& backend() override { return lane_.backend(); }
   MemorySource& memory() override { return lane_.memory(); }
   std::unique_ptr<Lane> open_lane() override {
-    return std::make_unique<CudaLane>(Priority::high, index_);
+    return std::make_unique<CudaLane>(Priority::high, index_, products_);
   }
   void use() override { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }
 
  private:
   const int index_;
+  const Fp32Products products_;
   CudaLane lane_;
 };
 
@@ -92,7 +96,7 @@ extern "C" void lockstep_cuda_uuids(std::vector<std::string>& uuids) {
   }
 }
 
-extern "C" lockstep::Device* lockstep_open_cuda(int index) {
+extern "C" lockstep::Device* lockstep_open_cuda(int index, lockstep::Fp32Products products) {
   using namespace lockstep;
   const int devices = visible_devices();
   if (index < 0 || index >= devices)
@@ -101,5 +105,5 @@ extern "C" lockstep::Device* lockstep_open_cuda(int index) {
          "are right",
          index, devices);
   check_cuda(cudaSetDevice(index), "cudaSetDevice");
-  return new CudaDevice(index);
+  return new CudaDevice(index, products);
 }

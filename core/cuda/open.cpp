@@ -31,8 +31,9 @@ std::vector<std::string> cuda_uuids() {
   return uuids;
 }
 
-std::unique_ptr<Device> open_cuda(int index) {
-  return std::unique_ptr<Device>(entry<Device*(int)>("lockstep_open_cuda")(index));
+std::unique_ptr<Device> open_cuda(int index, Fp32Products products) {
+  using Open = Device*(int, Fp32Products);
+  return std::unique_ptr<Device>(entry<Open>("lockstep_open_cuda")(index, products));
 }
 
 }  // namespace lockstep

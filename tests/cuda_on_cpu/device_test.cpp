@@ -7,13 +7,17 @@
 #include "tests/core/expect_error.h"
 #include "tests/core/kernel_data.h"
 
-extern "C" lockstep::Device* lockstep_open_cuda(int index);
+extern "C" lockstep::Device* lockstep_open_cuda(int index, lockstep::Fp32Products products);
 extern "C" void lockstep_cuda_uuids(std::vector<std::string>& uuids);
 
 namespace lockstep {
 namespace {
 
 using namespace test;
+
+Device* open(int index, Fp32Products products = Fp32Products::exact) {
+  return lockstep_open_cuda(index, products);
+}
 
 class CudaOnCpuDevice : public ::testing::Test {
  protected:
@@ -24,7 +28,7 @@ class CudaOnCpuDevice : public ::testing::Test {
 };
 
 TEST_F(CudaOnCpuDevice, ComputesInItsOwnMemory) {
-  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(open(0));
   EXPECT_EQ(device->backend().description(), "Fibers, 1.5 GiB, sm_90");
   EXPECT_STREQ(device->backend().name(), "cuda");
   const std::vector<float> host{1, 2, 3, -4};
@@ -44,7 +48,7 @@ TEST_F(CudaOnCpuDevice, ComputesInItsOwnMemory) {
 }
 
 TEST_F(CudaOnCpuDevice, OutOfMemoryNamesBytesCategoryAndRemedy) {
-  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(open(0));
   Allocator memory(device->memory());
   const auto held = memory.allocate(1024, Category::gradients);
   cuda_on_cpu::device.free_bytes = 1 << 20;
@@ -56,18 +60,16 @@ TEST_F(CudaOnCpuDevice, OutOfMemoryNamesBytesCategoryAndRemedy) {
 }
 
 TEST_F(CudaOnCpuDevice, WithoutADeviceOneLineSaysWhy) {
-  EXPECT_ERROR(lockstep_open_cuda(1), Exit::config,
+  EXPECT_ERROR(open(1), Exit::config,
                "no CUDA device 1: 1 visible, counted from 0; fewer ranks on this host are right");
   cuda_on_cpu::device.count = 0;
-  EXPECT_ERROR(lockstep_open_cuda(0), Exit::config,
-               "no CUDA device: none is visible; use device: cpu");
+  EXPECT_ERROR(open(0), Exit::config, "no CUDA device: none is visible; use device: cpu");
   cuda_on_cpu::device.driver = 0;
-  EXPECT_ERROR(lockstep_open_cuda(0), Exit::config,
-               "no CUDA device: driver not found; use device: cpu");
+  EXPECT_ERROR(open(0), Exit::config, "no CUDA device: driver not found; use device: cpu");
 }
 
 TEST_F(CudaOnCpuDevice, SaysWhoComputesAttention) {
-  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(open(0));
   const auto use = [&](const char* wanted, DType type, int64_t head_dim) {
     return device->backend().use_attention(wanted, {12, 12, head_dim}, type, 8, 1024);
   };
@@ -81,7 +83,7 @@ TEST_F(CudaOnCpuDevice, SaysWhoComputesAttention) {
 }
 
 TEST_F(CudaOnCpuDevice, HeadsBeyondTheLimitAreRefused) {
-  const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+  const std::unique_ptr<Device> device(open(0));
   const Heads heads{1, 1, 264};
   const Tensor qkv = random_tensor({1, 2, heads.packed()}, DType::f32, 1);
   Tensor o = Tensor::empty({1, 2, 264}), lse = Tensor::empty({1, 1, 2}), dpre = o;
@@ -91,11 +93,31 @@ TEST_F(CudaOnCpuDevice, HeadsBeyondTheLimitAreRefused) {
                "[gelu_bias_grad] functor 6 of Unary; one of the two GELUs is right");
 }
 
+// 1 + 2^-11 has one bit of fraction more than TF32 keeps: it becomes 1 + 2^-10 there, and stays
+// what it is where fp32 was asked for. bf16 is not concerned.
+TEST_F(CudaOnCpuDevice, Tf32RoundsFactorsWhereItWasAskedForAndNowhereElse) {
+  const auto product = [](Fp32Products products, DType type) {
+    const std::unique_ptr<Device> device(open(0, products));
+    const std::unique_ptr<Lane> other = device->open_lane();
+    Tensor a = Tensor::empty({8, 8}, type), b = Tensor::empty({8, 8}, type);
+    cpu_backend().fill(a, 1 + 0x1p-11f);
+    cpu_backend().fill(b, 1.0f);
+    Tensor out = Tensor::empty({8, 8}), again = Tensor::empty({8, 8});
+    device->backend().gemm(a, b, out, {});
+    other->backend().gemm(a, b, again, {});
+    EXPECT_EQ(out.to_vector<float>(), again.to_vector<float>());
+    return out.to_vector<float>()[0];
+  };
+  EXPECT_EQ(product(Fp32Products::exact, DType::f32), 8 + 8 * 0x1p-11f);
+  EXPECT_EQ(product(Fp32Products::tf32, DType::f32), 8 + 8 * 0x1p-10f);
+  EXPECT_EQ(product(Fp32Products::tf32, DType::bf16), product(Fp32Products::exact, DType::bf16));
+}
+
 // Values reach the kernels that are queued after them, in every order in which the device runs.
 TEST_F(CudaOnCpuDevice, WhatTheHostWritesTakesItsTurn) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     cuda_on_cpu::streams = {.queued = true, .seed = seed, .without = {}};
-    const std::unique_ptr<Device> device(lockstep_open_cuda(0));
+    const std::unique_ptr<Device> device(open(0));
     const std::unique_ptr<Lane> other = device->open_lane();
     Allocator memory(device->memory());
     const AllocatorScope allocator(memory);

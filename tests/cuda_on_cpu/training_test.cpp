@@ -89,6 +89,28 @@ TEST_F(CudaTraining, OneRankLearnsWhatTheCpuLearns) {
   }
 }
 
+// Factors lose 13 of 24 bits, each product at most 2 x 2^-11 of its size.
+TEST_F(CudaTraining, Tf32LearnsTheSameWithCoarserProducts) {
+  ranks_ = 1;
+  const Json tf32 = merged(model("gpt2"), {{"train", {{"precision", "tf32"}}}});
+  ASSERT_EQ(train_on(tf32, Way::threads, 1).code, 0);
+  const Trace coarse = trace(name_);
+  ASSERT_EQ(train_on(model("gpt2"), Way::threads, 1).code, 0);
+  const Trace exact = trace(name_);
+  EXPECT_NE(coarse.bits, exact.bits);
+  EXPECT_NE(coarse.log.find("parameters in tf32 on Fibers"), std::string::npos) << coarse.log;
+  for (const auto& [t, step] : coarse.steps)
+    for (const char* what : {"loss", "grad_norm"}) {
+      const double expected = exact.steps.at(t)[what];
+      EXPECT_NEAR(step[what].get<double>(), expected, 16 * 0x1p-11 * expected) << t << what;
+    }
+  setenv("NVIDIA_TF32_OVERRIDE", "0", 1);
+  expect_one_line(train_on(tf32, Way::threads, 1), 78,
+                  {"[train.precision] tf32, but NVIDIA_TF32_OVERRIDE=0 in the environment forbids "
+                   "TF32; unset it, or use fp32"});
+  unsetenv("NVIDIA_TF32_OVERRIDE");
+}
+
 TEST_F(CudaTraining, StagesTransportsAndOrdersChangeNoBit) {
   const std::string expected = naive_bits("gpt2");
   ASSERT_NE(expected.find("wte.weight.exp_avg"), std::string::npos) << expected;

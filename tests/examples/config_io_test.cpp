@@ -144,7 +144,7 @@ TEST_F(ConfigIo, WrongTypes) {
 
 TEST_F(ConfigIo, ChoicesAndRanges) {
   EXPECT_EQ(message(R"({"train": {"precision": "fp16"}})"),
-            "[config] FILE: train.precision must be one of fp32, bf16, found \"fp16\"");
+            "[config] FILE: train.precision must be one of fp32, tf32, bf16, found \"fp16\"");
   EXPECT_EQ(message(R"({"model": {"dropout": 1.5}})"),
             "[config] FILE: model.dropout must be from 0 to 0.99, found 1.5");
   EXPECT_EQ(message(R"({"train": {"seed": -1}})"),

@@ -74,6 +74,14 @@ TEST(Validate, Attention) {
   EXPECT_EQ(message([](Config& c) { c.train.attention = "own"; }), "no error");
 }
 
+TEST(Validate, Precision) {
+  EXPECT_EQ(message([](Config& c) { c.train.precision = "tf32"; }),
+            "[train.precision] tf32 is how a GPU multiplies, and train.device cpu cannot; use "
+            "fp32, or train.device cuda");
+  EXPECT_EQ(message([](Config& c) { c.train.precision = "tf32", c.train.device = "cuda"; }),
+            "no error");
+}
+
 TEST(Validate, Optim) {
   EXPECT_EQ(message([](Config& c) { c.optim.betas = {0.9}; }),
             "[optim.betas] has 1 numbers; AdamW takes two, such as [0.9, 0.95]");

@@ -1,7 +1,8 @@
 // Stands in for NVIDIA's <cublasLt.h>: the part that core/cuda/gemm.cpp uses, multiplying naively
-// in fp32. Strict where the library is: leading dimensions, alignment promises and the workspace
-// are checked, and a promise that does not hold is an error. Not checked: which combinations of
-// types the library supports.
+// in fp32, of factors that TF32 has rounded if that was asked for. Strict where the library is:
+// leading dimensions, alignment promises and the workspace are checked, and a promise that does not
+// hold is an error, as is TF32 of anything but fp32. Not checked: which other combinations of types
+// the library supports.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +20,7 @@ enum cublasStatus_t {
   CUBLAS_STATUS_NOT_SUPPORTED = 15
 };
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
 enum cublasLtEpilogue_t {
@@ -52,6 +53,7 @@ enum cublasLtMatmulPreferenceAttributes_t {
 };
 
 struct FakeProduct {
+  bool tf32;
   cublasOperation_t transposed[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
   cublasLtPointerMode_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -93,9 +95,12 @@ inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
 inline void cublasLtDestroy(cublasLtHandle_t h) {
   delete h;
 }
-inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t,
-                                               cudaDataType_t) {
-  *d = new FakeProduct;
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
+  const bool tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (!(tf32 || compute == CUBLAS_COMPUTE_32F) || scale != CUDA_R_32F)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  *d = new FakeProduct{.tf32 = tf32};
   return CUBLAS_STATUS_SUCCESS;
 }
 inline void cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
@@ -127,6 +132,14 @@ cublasStatus_t assign(T& to, const void* from, size_t bytes) {
 inline float at(const void* p, cudaDataType_t type, int64_t i) {
   return type == CUDA_R_32F ? static_cast<const float*>(p)[i]
                             : lockstep::to_float(static_cast<const lockstep::bf16*>(p)[i]);
+}
+// To the nearest number with 10 bits of fraction, as cvt.rna.tf32.f32 does.
+inline float to_tf32(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::isfinite(x) ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : x;
+}
+inline float factor(const void* p, cudaDataType_t type, int64_t i, bool tf32) {
+  return tf32 ? to_tf32(at(p, type, i)) : at(p, type, i);
 }
 inline void put(void* p, cudaDataType_t type, int64_t i, float x) {
   if (type == CUDA_R_32F)
@@ -213,6 +226,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
   if ((tb ? lb->columns : lb->rows) != k || ld->rows != m || ld->columns != n || c != d ||
       la->batch != ld->batch || lb->batch != ld->batch || !workspace || workspace_bytes < 1000)
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (p->tf32 && !(la->type == CUDA_R_32F && lb->type == CUDA_R_32F && ld->type == CUDA_R_32F))
+    return CUBLAS_STATUS_INVALID_VALUE;
   const bool has_aux = p->epilogue & 128, has_bias = p->epilogue & 4;
   if (has_aux && (p->aux_step % 8 != 0 || p->aux_step < static_cast<int64_t>(m) ||
                   !fake_cublas::lies_on(p->aux, 16) || ld->batch != 1))
@@ -236,11 +251,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, c
         for (uint64_t i = 0; i < m; ++i) {
           float sum = 0;
           for (uint64_t l = 0; l < k; ++l)
-            sum +=
-                fake_cublas::at(a, la->type,
-                                z * la->batch_step + (ta ? i * la->step + l : l * la->step + i)) *
-                fake_cublas::at(b, lb->type,
-                                z * lb->batch_step + (tb ? l * lb->step + j : j * lb->step + l));
+            sum += fake_cublas::factor(
+                       a, la->type, z * la->batch_step + (ta ? i * la->step + l : l * la->step + i),
+                       p->tf32) *
+                   fake_cublas::factor(
+                       b, lb->type, z * lb->batch_step + (tb ? l * lb->step + j : j * lb->step + l),
+                       p->tf32);
           sum *= al;
           const int64_t at = z * ld->batch_step + j * ld->step + i;
           if (be != 0) sum += be * fake_cublas::at(c, ld->type, at);
