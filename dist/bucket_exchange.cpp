@@ -42,6 +42,7 @@ class Direct : public BucketExchange {
   void use(const WindowPtr& window, std::vector<Tensor> norms) override {
     window_ = window;
     window_->fold_with(sum_floats);
+    window_->let_transport_sum();
     norms_ = std::move(norms);
     const auto storage = Allocator::current().adopt(window->mine().data(), window->bytes(),
                                                     Category::gradients, window);
@@ -212,6 +213,7 @@ class Staged : public BucketExchange {
 
   void use(const WindowPtr& window, std::vector<Tensor> norms) override {
     window_ = window;
+    if (!rules_.codec) window_->let_transport_sum();
     norms_ = std::move(norms);
   }
 

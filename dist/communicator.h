@@ -104,6 +104,13 @@ class Window {
   void fold_with(Combine fold) { fold_ = std::move(fold); }
   const Combine& fold() const { return fold_; }
 
+  // Says that all that is ever done with contributions to a part is to add them up as floats. Then
+  // a device's transport that was told to sum (dist.nccl_reduce) does so on the way, in an order of
+  // its own: exchange and all_reduce give one view, the sum, which stands in my own part. All ranks
+  // say the same, before the first operation.
+  void let_transport_sum() { transport_may_sum_ = true; }
+  bool transport_may_sum() const { return transport_may_sum_; }
+
   // My memory: all of it (of layout own_part, my part), or part p, which must be in it.
   virtual std::span<std::byte> mine() = 0;
   std::span<std::byte> part(int p);
@@ -114,6 +121,7 @@ class Window {
   int rank_;
   std::vector<size_t> offsets_;  // (size + 1)
   Combine fold_;                 // null: only the readers combine
+  bool transport_may_sum_ = false;
 };
 using WindowPtr = std::shared_ptr<Window>;
 
@@ -148,8 +156,8 @@ class Communicator {
   // Operations. All ranks start the same ones in the same order on one window; different windows
   // are independent. Each publishes my memory as it is when the operation's turn has come.
   //
-  // - exchange: views[r] is part `rank()` of r's window (see fold_with). The reader may write my
-  //   part `rank()`.
+  // - exchange: views[r] is part `rank()` of r's window (but see fold_with and let_transport_sum).
+  //   The reader may write my part `rank()`.
   // - gather: views[r] is part r of r's window. The reader may write the other parts.
   // - broadcast: views[root] is all of root's window, the rest is empty. Others may write all.
   // - all_reduce: exchange, then gather of what `combine` made of my part.

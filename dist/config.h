@@ -39,6 +39,7 @@ struct DistConfig {
   int zero_stage = 0;
   std::string accumulate = "auto";
   std::string reducer = "bucketed";
+  std::string nccl_reduce = "own";
   double bucket_mb = 4.0;
   bool overlap = true;
   CompressionConfig compression;
@@ -70,6 +71,11 @@ struct DistConfig {
       "bucketed: gradients travel while backward runs; naive: one by one after backward, with the "
       "same bits, for reading and for comparison",
       Choices{"bucketed", "naive"});
+    v("nccl_reduce", nccl_reduce,
+      "who sums what backend nccl exchanges. own: kernels of Lockstep, in the order of the ranks, "
+      "with the bits of every other backend; native: NCCL on the way, in an order of its own, "
+      "which promises no bits",
+      Choices{"own", "native"});
     v("bucket_mb", bucket_mb,
       "size at which a gradient bucket is closed, in MiB; while the first one fills, nothing "
       "travels",

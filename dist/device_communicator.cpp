@@ -110,6 +110,13 @@ Work DeviceCommunicator::broadcast(const WindowPtr& window, int root, Reader rea
 Work DeviceCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
   auto w = std::static_pointer_cast<DeviceWindow>(window);
   return start(window, [this, w, combine = std::move(combine)] {
+    if (DeviceSums* sums = sums_of(*w)) {
+      const Report report = sums->all_reduce(*w);
+      const std::span<std::byte> sum = w->part(rank());
+      const ByteView view = sum;
+      combine({&view, 1}, {&sum, 1});
+      return report;
+    }
     const Reader reader = [&](std::span<const ByteView> views) {
       const std::span<std::byte> out = w->part(rank());
       combine(views, {&out, 1});
@@ -231,8 +238,18 @@ void DeviceCommunicator::break_with(const std::exception_ptr& error) {
   }
 }
 
+DeviceSums* DeviceCommunicator::sums_of(const DeviceWindow& window) {
+  return window.transport_may_sum() ? transport_->sums() : nullptr;
+}
+
 Report DeviceCommunicator::exchange_parts(DeviceWindow& window, std::span<const size_t> used,
                                           const Reader& reader) {
+  if (DeviceSums* sums = sums_of(window)) {
+    const Report report = sums->reduce_scatter(window, used);
+    const ByteView sum = window.part(rank());
+    reader({&sum, 1});
+    return report;
+  }
   std::vector<size_t> bytes(size(), window.part_bytes(rank()));
   bytes[rank()] = 0;
   Arrivals arrivals(bytes);

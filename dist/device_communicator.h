@@ -47,6 +47,7 @@ class DeviceCommunicator : public Communicator {
   void perform(Operation& operation);
   void watch();
   void break_with(const std::exception_ptr& error);
+  DeviceSums* sums_of(const DeviceWindow& window);
   DeviceTransport::Report exchange_parts(DeviceWindow& window, std::span<const size_t> used,
                                          const Reader& reader);
   DeviceTransport::Report gather_parts(DeviceWindow& window, size_t used, const Reader& reader);

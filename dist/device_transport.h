@@ -40,12 +40,25 @@ class DeviceWindow : public Window {
   std::byte* const data_;
 };
 
+struct DeviceReport {
+  Work::Time arrived;
+  Work::Traffic traffic;
+};
+
+// Sums of floats by the transport itself, while they travel and in an order of its own.
+class DeviceSums {
+ public:
+  virtual ~DeviceSums() = default;
+  // My part, its first used[rank()] bytes (empty: all), becomes the sum of everyone's; what I hold
+  // of other parts stays. `used` is the same on all ranks.
+  virtual DeviceReport reduce_scatter(DeviceWindow& window, std::span<const size_t> used) = 0;
+  // All of the window becomes the sum of everyone's.
+  virtual DeviceReport all_reduce(DeviceWindow& window) = 0;
+};
+
 class DeviceTransport {
  public:
-  struct Report {
-    Work::Time arrived;
-    Work::Traffic traffic;
-  };
+  using Report = DeviceReport;
   using Places =
       std::span<const std::span<std::byte>>;  // on the device, by rank; my own is not used
 
@@ -67,6 +80,9 @@ class DeviceTransport {
   virtual Report gather(DeviceWindow& window, size_t used, Places places) = 0;
   // All of root's window comes to everyone's.
   virtual Report broadcast(DeviceWindow& window, int root) = 0;
+
+  // Null: sums are left to our kernels.
+  virtual DeviceSums* sums() { return nullptr; }
 };
 
 // Down to the host, through `host`, and up again. Works with any communicator of the host, and

@@ -25,6 +25,7 @@ class Naive : public DataParallel {
     for (const auto& [name, tensor] : parameters_) {
       windows_.push_back(communicator.window(name, even_parts(static_cast<size_t>(tensor.numel()),
                                                               sizeof(float), communicator.size())));
+      windows_.back()->let_transport_sum();
       const auto mine = windows_.back()->mine();
       const auto storage =
           Allocator::current().adopt(mine.data(), mine.size(), Category::buffers, windows_.back());

@@ -75,7 +75,9 @@ RankDevice::RankDevice(const Config& config, Communicator& host, const Transport
   lane_ = device_->open_lane();
   on_device_ = std::make_unique<DeviceCommunicator>(
       host, *device_, *lane_,
-      nccl ? open_nccl(host, *lane_, options) : make_host_staged(host, *device_, *lane_));
+      nccl ? open_nccl(host, *lane_, options,
+                       config.dist.nccl_reduce == "native" ? NcclReduce::native : NcclReduce::own)
+           : make_host_staged(host, *device_, *lane_));
 }
 
 }  // namespace lockstep

@@ -47,7 +47,7 @@ constexpr std::array free_keys = {"run_dir",
                                   "train.global_batch",
                                   "train.threads"};
 constexpr std::array noted_keys = {"train.steps", "train.micro_batch", "train.reproducible",
-                                   "dist.compression."};
+                                   "dist.nccl_reduce", "dist.compression."};
 
 template <size_t n>
 bool matches(const std::array<const char*, n>& patterns, std::string_view key) {

@@ -124,6 +124,10 @@ void Trainer::write_header() {
   log_->info(fmt::format(
       "{} ranks ({}) on {} hosts, {} threads each; {} cores usable of {} present", where.size,
       communicator_.backend(), where.hosts, num_threads(), c.usable, c.present));
+  if (config_.dist.nccl_reduce == "native")
+    log_->info(
+        "NCCL sums gradients, in an order of its own (dist.nccl_reduce native): bits may differ "
+        "between stages, numbers of ranks and runs");
   if (const std::string advice = cores_advice(c, where.local_size, num_threads()); !advice.empty())
     log_->warn(advice);
   for (const auto& [name, value] : relevant_environment())

@@ -127,7 +127,15 @@ void check_dist(const DistConfig& dist) {
   only_if(bucketed, "dist.bucket_mb", dist.bucket_mb, defaults.bucket_mb,
           "dist.reducer is bucketed");
   only_if(bucketed, "dist.overlap", dist.overlap, defaults.overlap, "dist.reducer is bucketed");
+  only_if(dist.backend == "nccl", "dist.nccl_reduce", dist.nccl_reduce, defaults.nccl_reduce,
+          "dist.backend is nccl");
   check_compression(dist.compression);
+  if (dist.nccl_reduce == "native" && dist.compression.codec != "none")
+    fail(
+        Exit::config,
+        "[dist.nccl_reduce] native, but NCCL cannot sum what codec {} makes of gradients; use own, "
+        "or dist.compression.codec none",
+        dist.compression.codec);
   if (!bucketed && (dist.zero_stage > 0 || dist.compression.codec != "none"))
     fail(Exit::config,
          "[dist.reducer] naive neither shards nor compresses; use bucketed, or dist.zero_stage 0 "
@@ -147,6 +155,10 @@ void check_any_world(const Config& config, int ranks) {
          "out depends on the ranks; use same_world");
   if (config.dist.reducer != "bucketed")
     fail(Exit::config, "[train.reproducible] any_world needs dist.reducer bucketed");
+  if (config.dist.nccl_reduce != "own")
+    fail(Exit::config,
+         "[train.reproducible] any_world needs dist.nccl_reduce own: NCCL sums in an order of its "
+         "own");
   const int64_t count = accumulation(config, ranks);
   if (!power_of_two(ranks) || !power_of_two(count))
     fail(Exit::config,

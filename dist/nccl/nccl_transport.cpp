@@ -1,9 +1,8 @@
-// Parts of windows from GPU to GPU by NCCL, queued on the lane's stream; nobody waits. What is
-// summed is summed by our kernels, in rank order: of NCCL only sends, receives and broadcasts are
-// used, so no algorithm of its own decides about bits. The communicator is non-blocking, so that a
-// peer that is gone or stuck can be given up, at the start as well. MPI only carries the id. Read
-// next:
-// ../device_communicator.cpp.
+// Parts of windows from GPU to GPU by NCCL, queued on the lane's stream; nobody waits. Unless
+// NcclReduce::native asks for NCCL's sums, our kernels sum, in rank order: then only sends,
+// receives and broadcasts are used, so no algorithm of NCCL's decides about bits. The communicator
+// is non-blocking, so that a peer that is gone or stuck can be given up, at the start as well. MPI
+// only carries the id. Read next: ../device_communicator.cpp.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -21,13 +20,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Nccl : public DeviceTransport {
+class Nccl : public DeviceTransport, private DeviceSums {
  public:
-  Nccl(Communicator& host, Lane& lane, const TransportOptions& options)
+  Nccl(Communicator& host, Lane& lane, const TransportOptions& options, NcclReduce reduce)
       : host_(host),
         queue_(lane.backend().stream()),
         stream_(static_cast<CudaStream&>(queue_).native()),
         options_(options),
+        reduce_(reduce),
         since_(Clock::now()) {
     ncclUniqueId id{};
     if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -100,6 +100,8 @@ class Nccl : public DeviceTransport {
     return report;
   }
 
+  DeviceSums* sums() override { return reduce_ == NcclReduce::native ? this : nullptr; }
+
   bool busy() const override { return !queued_.empty(); }
 
   void watch(const Moment& now) override {
@@ -120,6 +122,52 @@ class Nccl : public DeviceTransport {
   }
 
  private:
+  // Parts of one size are what ncclReduceScatter is for; of others each is a reduction of its own,
+  // and NCCL runs a group of them at once. Both send what an exchange sends.
+  Report reduce_scatter(DeviceWindow& window, std::span<const size_t> used) override {
+    const int me = host_.rank();
+    const auto bytes = [&](int p) { return used.empty() ? window.part_bytes(p) : used[p]; };
+    bool alike = true;
+    for (int p = 0; p < host_.size(); ++p)
+      alike = alike && bytes(p) == window.part_bytes(p) && bytes(p) == bytes(0);
+    Report report{Clock::now(), {}};
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    if (alike && bytes(0) > 0)
+      post(ncclReduceScatter(window.mine().data(), window.part(me).data(), floats(bytes(0)),
+                             ncclFloat32, ncclSum, communicator_, stream_),
+           "ncclReduceScatter");
+    for (int p = 0; p < host_.size(); ++p) {
+      std::byte* part = window.part(p).data();
+      if (!alike && bytes(p) > 0)
+        post(ncclReduce(part, part, floats(bytes(p)), ncclFloat32, ncclSum, p, communicator_,
+                        stream_),
+             "ncclReduce");
+      if (p != me) count(report.traffic, p, bytes(p));
+    }
+    finish_group("sum", window);
+    return report;
+  }
+
+  Report all_reduce(DeviceWindow& window) override {
+    Report report{Clock::now(), {}};
+    std::byte* whole = window.mine().data();
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    if (window.bytes() > 0)
+      post(ncclAllReduce(whole, whole, floats(window.bytes()), ncclFloat32, ncclSum, communicator_,
+                         stream_),
+           "ncclAllReduce");
+    for (int p = 0; p < host_.size(); ++p)
+      if (p != host_.rank())
+        count(report.traffic, p, window.part_bytes(p) + window.part_bytes(host_.rank()));
+    finish_group("sum", window);
+    return report;
+  }
+
+  static size_t floats(size_t bytes) {
+    check(bytes % sizeof(float) == 0, "[nccl] a part of {} bytes is not floats", bytes);
+    return bytes / sizeof(float);
+  }
+
   struct Queued {
     std::string what;
     EventPtr done;
@@ -176,6 +224,7 @@ class Nccl : public DeviceTransport {
   Stream& queue_;
   const cudaStream_t stream_;
   const TransportOptions options_;
+  const NcclReduce reduce_;
   ncclComm_t communicator_ = nullptr;
   std::deque<Queued> queued_;
   Clock::time_point since_;  // of the last progress
@@ -185,7 +234,9 @@ class Nccl : public DeviceTransport {
 
 }  // namespace lockstep
 
-extern "C" lockstep::DeviceTransport* lockstep_open_nccl(
-    lockstep::Communicator& host, lockstep::Lane& lane, const lockstep::TransportOptions& options) {
-  return new lockstep::Nccl(host, lane, options);
+extern "C" lockstep::DeviceTransport* lockstep_open_nccl(lockstep::Communicator& host,
+                                                         lockstep::Lane& lane,
+                                                         const lockstep::TransportOptions& options,
+                                                         lockstep::NcclReduce reduce) {
+  return new lockstep::Nccl(host, lane, options, reduce);
 }

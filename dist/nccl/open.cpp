@@ -6,7 +6,7 @@
 namespace lockstep {
 
 std::unique_ptr<DeviceTransport> open_nccl(Communicator& host, Lane& lane,
-                                           const TransportOptions& options) {
+                                           const TransportOptions& options, NcclReduce reduce) {
   static void* module = [] {
     const std::string built = LOCKSTEP_NCCL_MODULE;
     std::string why = "this build has no NCCL";
@@ -15,9 +15,9 @@ std::unique_ptr<DeviceTransport> open_nccl(Communicator& host, Lane& lane,
       fail(Exit::config, "[dist.backend] no NCCL: {}; use dist.backend mpi, through the host", why);
     return found;
   }();
-  using Open = DeviceTransport*(Communicator&, Lane&, const TransportOptions&);
+  using Open = DeviceTransport*(Communicator&, Lane&, const TransportOptions&, NcclReduce);
   const auto open = reinterpret_cast<Open*>(module_entry(module, "lockstep_open_nccl"));
-  return std::unique_ptr<DeviceTransport>(open(host, lane, options));
+  return std::unique_ptr<DeviceTransport>(open(host, lane, options, reduce));
 }
 
 }  // namespace lockstep

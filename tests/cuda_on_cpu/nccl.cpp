@@ -1,7 +1,8 @@
 // NCCL between processes of one machine, for the fake runtime: messages go through sockets named
 // after the communicator's id, one for each direction of each pair of ranks. A group is one thing
 // to do on its stream: looked at again and again until all its messages are through, never waited
-// for.
+// for. Sums are taken from the last rank to the first, one after the other: an order that is not
+// that of dist, so that whoever confuses the two is found, but only from three ranks on.
 #include <nccl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -36,6 +38,7 @@ struct Group {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   std::vector<Message> messages;
+  std::vector<std::function<void()>> sums;  // when all messages are through
 };
 thread_local Group group;
 
@@ -104,12 +107,44 @@ bool advance(ncclComm_t comm, std::vector<Message>& messages) {
   return all;
 }
 
-ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Message message) {
+void join(ncclComm_t comm, cudaStream_t stream) {
   if (group.depth == 0) throw std::runtime_error("nccl: only in groups");
   group.comm = comm;
   group.stream = stream;
+}
+
+ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Message message) {
+  join(comm, stream);
   group.messages.push_back(message);
   return ncclSuccess;
+}
+
+void send_floats(const float* from, size_t count, int peer, ncclComm_t comm, cudaStream_t stream) {
+  ncclSend(from, count * sizeof(float), ncclUint8, peer, comm, stream);
+}
+
+// What all others send me is added up with what I have at `mine`, which may be `to`.
+void receive_sum(const float* mine, float* to, size_t count, ncclComm_t comm, cudaStream_t stream) {
+  join(comm, stream);
+  auto parts = std::make_shared<std::vector<std::vector<float>>>(comm->size);
+  for (int r = 0; r < comm->size; ++r) {
+    std::vector<float>& part = (*parts)[static_cast<size_t>(r)];
+    part.resize(count);
+    if (r != comm->rank) ncclRecv(part.data(), count * sizeof(float), ncclUint8, r, comm, stream);
+  }
+  group.sums.push_back([parts, me = static_cast<size_t>(comm->rank), mine, to, count] {
+    (*parts)[me].assign(mine, mine + count);
+    for (size_t i = 0; i < count; ++i) {
+      float sum = parts->back()[i];
+      for (size_t r = parts->size() - 1; r-- > 0;) sum += (*parts)[r][i];
+      to[i] = sum;
+    }
+  });
+}
+
+// Real ones take other types as well.
+void check_floats(ncclDataType_t type) {
+  if (type != ncclFloat32) throw std::runtime_error("nccl: sums are of floats");
 }
 
 }  // namespace
@@ -152,12 +187,16 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (--group.depth > 0 || group.messages.empty()) return ncclSuccess;
+  if (--group.depth > 0 || (group.messages.empty() && group.sums.empty())) return ncclSuccess;
   ncclComm_t comm = group.comm;
   const bool stuck = ++groups > stuck_after();
   cuda_on_cpu::poll_on_stream(
-      group.stream, [comm, aborted = comm->aborted, messages = group.messages, stuck]() mutable {
-        return *aborted || (!stuck && advance(comm, messages));
+      group.stream, [comm, aborted = comm->aborted, messages = group.messages, sums = group.sums,
+                     stuck]() mutable {
+        if (*aborted) return true;
+        if (stuck || !advance(comm, messages)) return false;
+        for (const auto& sum : sums) sum();
+        return true;
       });
   group = {};
   return ncclInProgress;
@@ -180,5 +219,41 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
   for (int peer = 0; peer < comm->size; ++peer)
     if (peer != root) ncclSend(from, count, ncclUint8, peer, comm, stream);
   if (comm->size == 1) return post(comm, stream, {true, root, nullptr, 0});
+  return ncclSuccess;
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  check_floats(type);
+  ++cuda_on_cpu::nccl_sums.reduce_scatter;
+  const auto* whole = static_cast<const float*>(from);
+  for (int p = 0; p < comm->size; ++p)
+    if (p != comm->rank)
+      send_floats(whole + static_cast<size_t>(p) * count, count, p, comm, stream);
+  receive_sum(whole + static_cast<size_t>(comm->rank) * count, static_cast<float*>(to), count, comm,
+              stream);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
+  check_floats(type);
+  ++cuda_on_cpu::nccl_sums.reduce;
+  const auto* mine = static_cast<const float*>(from);
+  if (comm->rank == root)
+    receive_sum(mine, static_cast<float*>(to), count, comm, stream);
+  else
+    send_floats(mine, count, root, comm, stream);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  check_floats(type);
+  ++cuda_on_cpu::nccl_sums.all_reduce;
+  const auto* mine = static_cast<const float*>(from);
+  for (int p = 0; p < comm->size; ++p)
+    if (p != comm->rank) send_floats(mine, count, p, comm, stream);
+  receive_sum(mine, static_cast<float*>(to), count, comm, stream);
   return ncclSuccess;
 }

@@ -148,11 +148,33 @@ TEST_F(CudaTraining, WhatDevicesCannotDoIsRefused) {
   EXPECT_NE(ended.errors.find("[dist.backend] 5 ranks on host"), std::string::npos) << ended.errors;
 }
 
+// NCCL's own sums. Of two ranks they have the bits of ours, because a + b = b + a; of four they do
+// not, and the training is the same but for rounding.
+TEST_F(CudaTraining, NcclMaySum) {
+  const auto stage = [&](int zero_stage, const char* reduce) {
+    return merged(staged("gpt2", zero_stage),
+                  {{"dist", {{"accumulate", "local"}, {"nccl_reduce", reduce}}}});
+  };
+  const std::string expected = bits_of(stage(1, "own"), Way::nccl, 12);
+  EXPECT_EQ(bits_of(stage(0, "native"), Way::nccl, 13), expected);
+  EXPECT_NE(trace(name_).log.find("NCCL sums gradients"), std::string::npos);
+  EXPECT_EQ(bits_of(stage(1, "native"), Way::nccl, 14), expected);
+  ranks_ = 4;
+  const std::string of_four = bits_of(stage(1, "own"), Way::nccl, 15);
+  const Trace own = trace(name_);
+  EXPECT_NE(bits_of(stage(1, "native"), Way::nccl, 16), of_four);
+  for (const auto& [t, step] : trace(name_).steps)
+    for (const char* what : {"loss", "grad_norm"}) {
+      const double value = own.steps.at(t)[what];
+      EXPECT_NEAR(step[what].get<double>(), value, 1024 * 0x1p-24 * value) << t << what;
+    }
+}
+
 // What NCCL waits for without an end is given up at the limit of what the ranks do.
 TEST_F(CudaTraining, ARankThatDoesNotComeEndsTheRun) {
-  const auto stuck = [&](const std::string& after, const Json& limits) {
+  const auto stuck = [&](const std::string& after, const Json& dist) {
     setenv("CUDA_ON_CPU_NCCL_STUCK", after.c_str(), 1);
-    const Ended ended = train_on(merged(staged("gpt2", 1), {{"dist", limits}}), Way::nccl, 1);
+    const Ended ended = train_on(merged(staged("gpt2", 1), {{"dist", dist}}), Way::nccl, 1);
     unsetenv("CUDA_ON_CPU_NCCL_STUCK");
     EXPECT_EQ(ended.code, 75) << ended.errors;
     return ended.errors;
@@ -165,6 +187,8 @@ TEST_F(CudaTraining, ARankThatDoesNotComeEndsTheRun) {
   EXPECT_NE(in_step.find("in step 1: not done after 2 s (dist.timeout_s); a rank is gone or stuck"),
             std::string::npos)
       << in_step;
+  const std::string in_sum = stuck("1", {{"timeout_s", 2}, {"nccl_reduce", "native"}});
+  EXPECT_NE(in_sum.find("[nccl] sum of 'bucket "), std::string::npos) << in_sum;
 }
 
 TEST_F(CudaTraining, SoakEveryStageEveryWayInManyOrders) {
@@ -188,6 +212,20 @@ TEST_F(CudaTraining, SoakEveryCodecOnTheDevice) {
     EXPECT_EQ(bits_of(merged(staged("gpt2", 2), compressed(codec)), Way::nccl, 11), expected)
         << codec;
   }
+}
+
+TEST_F(CudaTraining, SoakNcclMaySumInEveryStage) {
+  const Json native = {{"dist", {{"nccl_reduce", "native"}}}};
+  int order = 300;
+  for (const std::string arch : {"gpt2", "llama"}) {
+    const std::string expected = naive_bits(arch);
+    for (int stage = 0; stage <= 3; ++stage)
+      EXPECT_EQ(bits_of(merged(staged(arch, stage), native), Way::nccl, ++order), expected)
+          << arch << ", stage " << stage << ", order " << order;
+  }
+  Json naive = merged(merged(model("gpt2"), native), {{"dist", {{"reducer", "naive"}}}});
+  naive["dist"].erase("bucket_mb");
+  EXPECT_EQ(bits_of(naive, Way::nccl, ++order), naive_bits("gpt2"));
 }
 
 TEST_F(CudaTraining, SoakAnyWorldChangesNoBit) {

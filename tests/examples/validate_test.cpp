@@ -155,6 +155,25 @@ TEST(Validate, Dist) {
             "no error");
 }
 
+TEST(Validate, NcclReduce) {
+  const auto native = [](const std::function<void(Config&)>& change) {
+    return message([&](Config& c) {
+      c.train.device = "cuda", c.dist.backend = "nccl", c.dist.nccl_reduce = "native";
+      change(c);
+    });
+  };
+  EXPECT_EQ(native([](Config&) {}), "no error");
+  EXPECT_EQ(native([](Config& c) { c.dist.backend = "mpi"; }),
+            "[dist.nccl_reduce] means nothing unless dist.backend is nccl; leave it out, or see to "
+            "that");
+  EXPECT_EQ(native([](Config& c) { c.dist.compression.codec = "bf16"; }),
+            "[dist.nccl_reduce] native, but NCCL cannot sum what codec bf16 makes of gradients; "
+            "use own, or dist.compression.codec none");
+  EXPECT_EQ(native([](Config& c) { c.train.reproducible = "any_world"; }),
+            "[train.reproducible] any_world needs dist.nccl_reduce own: NCCL sums in an order of "
+            "its own");
+}
+
 TEST(Validate, Data) {
   EXPECT_EQ(message([](Config& c) { c.data.train = ""; }),
             "[data.train] is empty; name token shards (`trainer data` makes them from text), or "

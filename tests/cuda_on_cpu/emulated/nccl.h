@@ -3,14 +3,24 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
+
+namespace cuda_on_cpu {
+// How often each was called, for tests.
+struct NcclSums {
+  std::atomic<int> reduce_scatter = 0, reduce = 0, all_reduce = 0;
+};
+inline NcclSums nccl_sums;
+}  // namespace cuda_on_cpu
 
 struct ncclUniqueId {
   char internal[128];
 };
 using ncclComm_t = struct ncclComm*;
 enum ncclResult_t { ncclSuccess = 0, ncclSystemError = 2, ncclInProgress = 7 };
-enum ncclDataType_t { ncclUint8 = 1 };
+enum ncclDataType_t { ncclUint8 = 1, ncclFloat32 = 7 };
+enum ncclRedOp_t { ncclSum = 0 };
 struct ncclConfig_t {
   int blocking;
 };
@@ -30,4 +40,10 @@ ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int peer, 
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t, int root,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
+                        int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream);
