@@ -3,6 +3,7 @@
 // cuda/open.h.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "core/backend.h"
@@ -16,6 +17,9 @@ class Lane {
   virtual ~Lane() = default;
   virtual Backend& backend() = 0;
   virtual MemorySource& memory() = 0;
+  // Calls `function` on the host when the stream has come so far, and the stream goes on when it
+  // returns. It runs on a thread of the driver's and must ask nothing of the device.
+  virtual void call(std::function<void()> function) = 0;
 };
 
 class Device : public Lane {

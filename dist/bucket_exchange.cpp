@@ -71,8 +71,8 @@ class Direct : public BucketExchange {
     }
   }
 
+  void wait() override { work_.wait(); }
   void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
-    work_.wait();
     spans.push_back({work_.timing().arrived, work_.timing().finished});
     report.wire_bytes += static_cast<int64_t>(work_.traffic().to_ranks);
     report.host_bytes += static_cast<int64_t>(work_.traffic().to_hosts);
@@ -243,15 +243,19 @@ class Staged : public BucketExchange {
         window_, [this, of_shard](auto views) { sum(views, of_shard); }, std::move(used)));
   }
 
+  void wait() override {
+    for (const Work& work : exchanges_) work.wait();
+    gather_.wait();  // started by the last exchange, if at all
+  }
+
   void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
     const auto finish_one = [&](const Work& work) {
-      work.wait();
       spans.push_back({work.timing().arrived, work.timing().finished});
       report.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);
       report.host_bytes += static_cast<int64_t>(work.traffic().to_hosts);
     };
     for (const Work& work : exchanges_) finish_one(work);
-    if (rules_.gather) finish_one(gather_);  // started by the last exchange
+    if (rules_.gather) finish_one(gather_);
     report.plain_bytes += plain_bytes_;
     report.packed_bytes += packed_bytes_;
   }

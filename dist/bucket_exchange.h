@@ -44,11 +44,14 @@ class BucketExchange {
   // The gradients of a micro step are complete: of each one if rules.every_micro_step(), else of
   // the last. Does not wait for other ranks, unless they still read what the window held before.
   virtual void launch(const MicroStep& micro) = 0;
-  // Returns when the sum is there; adds what was sent and when it was under way.
+  // Returns when the sum is there.
+  virtual void wait() = 0;
+  // After that, and on a device when its stream has come so far: adds what was sent and when it was
+  // under way.
   virtual void finish(GradientReport& report, std::vector<CommSpan>& spans) = 0;
   virtual void end_step(bool committed) = 0;
 
-  // After finish(): with rules.gather the members' gradients, else those of my runs.
+  // After wait(): with rules.gather the members' gradients, else those of my runs.
   virtual std::vector<Tensor> means() = 0;
   virtual std::vector<NamedTensor> residuals() const = 0;
 };

@@ -29,7 +29,7 @@ struct CommSpan {
 };
 
 // Of `spans`, which may overlap (one thread works on them in turn), while the compute thread waited
-// from `start` to `end`.
+// from `start` to `end`. On a device they may end later: its host does not wait there.
 inline CommTimes comm_times(std::chrono::steady_clock::time_point start,
                             std::chrono::steady_clock::time_point end,
                             std::vector<CommSpan> spans) {
@@ -42,7 +42,7 @@ inline CommTimes comm_times(std::chrono::steady_clock::time_point start,
   auto done = std::chrono::steady_clock::time_point::min();  // the spans so far, all of them
   for (const auto& [arrived, finished] : spans) {
     times.comm_ms += ms(std::max(done, arrived), finished);
-    times.wait_ms += ms(std::max(done, start), arrived);
+    times.wait_ms += ms(std::max(done, start), std::min(arrived, end));
     done = std::max(done, finished);
   }
   return times;

@@ -44,6 +44,10 @@ Work::Timing Work::timing() const {
   return state_ ? state_->timing() : Timing{};
 }
 
+bool Work::timed() const {
+  return !state_ || state_->timed();
+}
+
 Work::Traffic Work::traffic() const {
   return state_ ? state_->traffic() : Traffic{};
 }

@@ -39,7 +39,8 @@ class Work {
   struct Timing {
     Time started;   // I published my part
     Time arrived;   // the last peer's part was there, or began to come from another host: before it
-                    // is waiting, after it communication. Of an all_reduce: in its exchange
+                    // is waiting, after it communication. Of an all_reduce: in its exchange. On a
+                    // device not before its stream came to the operation
     Time finished;  // the reader has run and my sends are complete
   };
   // Bytes of mine that the operation showed to other ranks. Those that cross to other hosts count
@@ -57,7 +58,8 @@ class Work {
   // Sleeps until done; throws what the operation or its reader failed with. On a device, done means
   // that all of it is queued: what the calling thread queues from now on runs after it.
   void wait() const;
-  Timing timing() const;    // of an operation that is done
+  Timing timing() const;    // of an operation that is done; on a device final when it is timed()
+  bool timed() const;       // done, and a device's stream has run it
   Traffic traffic() const;  // likewise; that of an all_reduce counts both ways
 
  private:

@@ -196,10 +196,13 @@ void DeviceCommunicator::perform(Operation& operation) {
   Work::Timing timing{.started = Clock::now(), .arrived = {}, .finished = {}};
   Stream& stream = lane_.backend().stream();
   stream.wait(operation.ready);
+  const auto times = std::make_shared<StreamTimes>();
+  lane_.call([times] { times->begin(); });
   const Report report = operation.body();
+  lane_.call([times] { times->end(); });
   timing.arrived = report.arrived;
   timing.finished = Clock::now();
-  operation.state->finish(timing, report.traffic, stream.record());
+  operation.state->finish(timing, report.traffic, stream.record(), times);
 }
 
 // What is queued on the device waits for peers without an end; a peer that failed has told the

@@ -91,9 +91,12 @@ class Naive : public DataParallel {
   }
 
   void all_reduce(const WindowPtr& window) {
+    Stream& stream = backend().stream();
+    stream.synchronize();
     const auto start = Clock::now();
     const Work work = communicator_.all_reduce(window, sum_floats);
     work.wait();
+    stream.synchronize();
     const Work::Timing timing = work.timing();
     report_ += comm_times(start, Clock::now(), {{timing.arrived, timing.finished}});
     report_.wire_bytes += static_cast<int64_t>(work.traffic().to_ranks);

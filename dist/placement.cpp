@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -40,6 +41,7 @@ class Windowed : public Placement {
   const std::vector<NamedTensor>& shards() const override { return shards_; }
 
   void report(GradientReport& report) override {
+    count_timed();
     report += std::exchange(times_, {});
     report.param_bytes += std::exchange(bytes_, 0);
     report.host_bytes += std::exchange(host_bytes_, 0);
@@ -115,21 +117,34 @@ class Windowed : public Placement {
     size_t transfer;  // of the trace
     bool finished = false;
   };
+  // The host waited from start to end, and a device may still be at it.
+  struct Awaited {
+    Work work;
+    Clock::time_point start, end;
+  };
 
   void finish(Gather& gather) {
     if (std::exchange(gather.finished, true)) return;
     const auto start = Clock::now();
     recorder_.wait_for_transfer([&] { gather.work.wait(); });
-    const Work::Timing timing = gather.work.timing();
-    times_ += comm_times(start, Clock::now(), {{timing.arrived, timing.finished}});
     const Work::Traffic traffic = gather.work.traffic();
     bytes_ += static_cast<int64_t>(traffic.to_ranks);
     host_bytes_ += static_cast<int64_t>(traffic.to_hosts);
     recorder_.sent(gather.transfer, traffic);
+    awaited_.push_back({gather.work, start, Clock::now()});
+    count_timed();
+  }
+
+  void count_timed() {
+    for (; !awaited_.empty() && awaited_.front().work.timed(); awaited_.pop_front()) {
+      const auto& [work, start, end] = awaited_.front();
+      times_ += comm_times(start, end, {{work.timing().arrived, work.timing().finished}});
+    }
   }
 
   std::vector<std::optional<Gather>> gathers_;  // by bucket: begun, and not yet needed
   bool overlap_ = true;
+  std::deque<Awaited> awaited_;
   CommTimes times_;
   int64_t bytes_ = 0, host_bytes_ = 0;
 };

@@ -63,17 +63,20 @@ class Reducer : public DataParallel {
   }
 
   GradientReport finish() override {
-    const auto start = Clock::now();
+    auto start = Clock::now();
     launch_rest();
-    GradientReport report;
-    std::vector<CommSpan> spans;
+    const EventPtr computed = backend().stream().record();
     recorder_.needed_all();
-    for (size_t b = 0; b < buckets_.size(); ++b) finish_bucket(b, report, spans);
+    for (const auto& exchange : exchanges_) recorder_.wait_for_transfer([&] { exchange->wait(); });
     const Work norms = communicator_.gather(norm_window_);
     const size_t transfer = recorder_.ready(StepTrace::What::norms, 0);
     recorder_.needed(transfer);
     recorder_.wait_for_transfer([&] { norms.wait(); });
     recorder_.sent(transfer, norms.traffic());
+    if (computed) start = wait_for_device(*computed);
+    GradientReport report;
+    std::vector<CommSpan> spans;
+    for (size_t b = 0; b < buckets_.size(); ++b) finish_bucket(b, report, spans);
     spans.push_back({norms.timing().arrived, norms.timing().finished});
     static_cast<CommTimes&>(report) = comm_times(start, Clock::now(), std::move(spans));
     collect_norms();
@@ -194,11 +197,9 @@ class Reducer : public DataParallel {
   // belongs to the rank's allocator and could not outlive it. What went wrong there is known
   // already, or is about to be: a destructor has no one to tell.
   void settle() {
-    GradientReport report;
-    std::vector<CommSpan> spans;
     for (const auto& exchange : exchanges_) {
       try {
-        exchange->finish(report, spans);
+        exchange->wait();
       } catch (const std::exception&) {
       }
     }
@@ -268,9 +269,18 @@ class Reducer : public DataParallel {
       recorder_.wait_for_transfer([&] { communicator_.reclaim(window).wait(); });
   }
 
+  // What is queued has not run yet, and the norms are read next, so the host may as well wait here.
+  // Returns when the device had computed the gradients: from then on it waited for transfers.
+  Clock::time_point wait_for_device(const Event& computed) {
+    computed.wait();
+    const auto start = Clock::now();
+    recorder_.wait_for_transfer([] { backend().stream().synchronize(); });
+    return start;
+  }
+
   void finish_bucket(size_t b, GradientReport& report, std::vector<CommSpan>& spans) {
     const int64_t wire = report.wire_bytes, host = report.host_bytes;
-    recorder_.wait_for_transfer([&] { exchanges_[b]->finish(report, spans); });
+    exchanges_[b]->finish(report, spans);
     recorder_.sent_gradients(b, {.to_ranks = static_cast<size_t>(report.wire_bytes - wire),
                                  .to_hosts = static_cast<size_t>(report.host_bytes - host)});
   }

@@ -1,6 +1,7 @@
 // What a Work refers to: set once by the communication thread, waited for by any other.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -10,15 +11,44 @@
 
 namespace lockstep {
 
+// When a device's stream began and ended with an operation. Not part of Work::State, which owns an
+// event: the driver's thread may be the last to hold this, and must not touch one.
+class StreamTimes {
+ public:
+  void begin() { note(began_); }
+  void end() { note(ended_); }
+  bool complete() const {
+    std::lock_guard lock(mutex_);
+    return ended_ != Work::Time{};
+  }
+  // The host only queued: what it noted is too early.
+  void correct(Work::Timing& timing) const {
+    std::lock_guard lock(mutex_);
+    timing.arrived = std::max(timing.arrived, began_);
+    timing.finished = std::max(timing.finished, ended_);
+  }
+
+ private:
+  void note(Work::Time& time) {
+    std::lock_guard lock(mutex_);
+    time = std::chrono::steady_clock::now();
+  }
+
+  mutable std::mutex mutex_;
+  Work::Time began_{}, ended_{};
+};
+
 class Work::State {
  public:
-  // On a device the result is there when `event` is reached.
-  void finish(const Timing& timing, const Traffic& traffic, EventPtr event = nullptr) {
+  // On a device the result is there when `event` is reached, and `times` are complete then.
+  void finish(const Timing& timing, const Traffic& traffic, EventPtr event = nullptr,
+              std::shared_ptr<const StreamTimes> times = nullptr) {
     {
       std::lock_guard lock(mutex_);
       timing_ = timing;
       traffic_ = traffic;
       event_ = std::move(event);
+      times_ = std::move(times);
       done_ = true;
     }
     changed_.notify_all();
@@ -43,7 +73,13 @@ class Work::State {
   }
   Timing timing() const {
     std::lock_guard lock(mutex_);
-    return timing_;
+    Timing timing = timing_;
+    if (times_) times_->correct(timing);
+    return timing;
+  }
+  bool timed() const {
+    std::lock_guard lock(mutex_);
+    return done_ && (!times_ || times_->complete());
   }
   Traffic traffic() const {
     std::lock_guard lock(mutex_);
@@ -57,6 +93,7 @@ class Work::State {
   Timing timing_;
   Traffic traffic_;
   EventPtr event_;
+  std::shared_ptr<const StreamTimes> times_;
   std::exception_ptr error_;
 };
 

@@ -44,6 +44,12 @@ class CudaLane : public Lane {
   ~CudaLane() override { static_cast<void>(cudaStreamSynchronize(owned_.stream)); }
   Backend& backend() override { return backend_; }
   MemorySource& memory() override { return memory_; }
+  void call(std::function<void()> function) override {
+    using Function = std::function<void()>;
+    const auto run = [](void* p) { (*std::unique_ptr<Function>(static_cast<Function*>(p)))(); };
+    check_cuda(cudaLaunchHostFunc(owned_.stream, run, new Function(std::move(function))),
+               "cudaLaunchHostFunc");
+  }
 
  private:
   OwnedStream owned_;
@@ -57,6 +63,7 @@ class CudaDevice : public Device {
       : index_(index), products_(products), lane_(Priority::normal, index, products) {}
   Backend& backend() override { return lane_.backend(); }
   MemorySource& memory() override { return lane_.memory(); }
+  void call(std::function<void()> function) override { lane_.call(std::move(function)); }
   std::unique_ptr<Lane> open_lane() override {
     return std::make_unique<CudaLane>(Priority::high, index_, products_);
   }

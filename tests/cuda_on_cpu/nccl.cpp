@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -58,6 +60,12 @@ int stuck_after() {
   return count ? std::atoi(count) : INT_MAX;
 }
 std::atomic<int> groups{0};
+
+// How long a group takes at least, in ms.
+std::chrono::milliseconds least_time() {
+  const char* ms = std::getenv("CUDA_ON_CPU_NCCL_MS");
+  return std::chrono::milliseconds(ms ? std::atoi(ms) : 0);
+}
 
 // The socket of a message, or -1 while there is none: who sends connects and says who it is.
 int connection(ncclComm_t comm, const Message& m) {
@@ -190,11 +198,13 @@ ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0 || (group.messages.empty() && group.sums.empty())) return ncclSuccess;
   ncclComm_t comm = group.comm;
   const bool stuck = ++groups > stuck_after();
+  using Clock = std::chrono::steady_clock;
   cuda_on_cpu::poll_on_stream(
       group.stream, [comm, aborted = comm->aborted, messages = group.messages, sums = group.sums,
-                     stuck]() mutable {
+                     stuck, begun = std::optional<Clock::time_point>()]() mutable {
+        if (!begun) begun = Clock::now();
         if (*aborted) return true;
-        if (stuck || !advance(comm, messages)) return false;
+        if (stuck || !advance(comm, messages) || Clock::now() - *begun < least_time()) return false;
         for (const auto& sum : sums) sum();
         return true;
       });

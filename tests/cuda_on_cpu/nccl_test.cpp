@@ -149,6 +149,22 @@ TEST(NcclReduceTest, WhatIsNotSaidToBeFloatsIsLeftToTheReaders) {
                tree_of_four(all_given(alike)), alike);
 }
 
+// The host only queues; how long it took is what the stream says.
+TEST(NcclTimes, AreThoseOfTheStream) {
+  setenv("CUDA_ON_CPU_NCCL_MS", "50", 1);
+  on_devices(2, NcclReduce::own, [](Communicator& c) {
+    const std::vector<size_t> bytes(2, 4000);
+    const WindowPtr window = c.window("timed", bytes);
+    const Work work = all_reduce_floats(c, window);  // an exchange and a gather
+    work.wait();
+    backend().stream().synchronize();
+    EXPECT_TRUE(work.timed());
+    EXPECT_GE(work.timing().finished - work.timing().arrived, std::chrono::milliseconds(100));
+    EXPECT_LE(work.timing().finished, std::chrono::steady_clock::now());
+  });
+  unsetenv("CUDA_ON_CPU_NCCL_MS");
+}
+
 TEST(NcclReduceTest, OneRankSumsToo) {
   const Floats expected = given(0, 77);
   EXPECT_EQ(sums({77}, NcclReduce::native, Operation::exchange)[0], expected);

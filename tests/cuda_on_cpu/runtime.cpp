@@ -45,6 +45,7 @@ namespace {
 
 std::recursive_mutex mutex;
 thread_local int current_device = 0;
+thread_local bool in_host_function = false;
 uint64_t state = 0;
 std::vector<cudaStream_t> all;
 
@@ -86,7 +87,12 @@ void let_run() {
   for (auto n = draw() % 3; n > 0; --n) step();
 }
 
+void refuse_in_host_function() {
+  if (in_host_function) throw std::runtime_error("a host function of a stream calls CUDA");
+}
+
 void push(cudaStream_t stream, Item item) {
+  refuse_in_host_function();
   stream->items.push_back(std::move(item));
   let_run();
 }
@@ -193,6 +199,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  refuse_in_host_function();
   delete event;
   return cudaSuccess;
 }
@@ -213,6 +220,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (left_out("host", event->mark->role)) return cudaSuccess;
   return run_until(
       [mark = event->mark, until = event->mark->issued] { return mark->reached >= until; });
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  cuda_on_cpu::on_stream(stream, [=] {
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
+  });
+  return cudaSuccess;
 }
 
 cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t) {

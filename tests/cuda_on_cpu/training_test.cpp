@@ -170,6 +170,22 @@ TEST_F(CudaTraining, NcclMaySum) {
     }
 }
 
+// Each bucket takes 25 ms to exchange and 25 to gather, one after the other; the last one is ready
+// when backward is done, so its time, and 25 ms for the norms, is exposed, but for what passes
+// until the host notices.
+TEST_F(CudaTraining, CommunicationIsTimedOnTheDevice) {
+  setenv("CUDA_ON_CPU_NCCL_MS", "25", 1);
+  const Json config = merged(staged("gpt2", 0), {{"dist", {{"accumulate", "local"}}}});
+  ASSERT_EQ(train_on(config, Way::nccl, 17).code, 0);
+  unsetenv("CUDA_ON_CPU_NCCL_MS");
+  for (const auto& [t, step] : trace(name_).steps) {
+    EXPECT_GE(step["comm_ms"], 3 * 50 + 25) << step;
+    EXPECT_GE(step["exposed_comm_ms"], 50) << step;
+    EXPECT_LE(step["exposed_comm_ms"], step["comm_ms"]) << step;
+    EXPECT_GE(step["compute_ms"], 0) << step;
+  }
+}
+
 // What NCCL waits for without an end is given up at the limit of what the ranks do.
 TEST_F(CudaTraining, ARankThatDoesNotComeEndsTheRun) {
   const auto stuck = [&](const std::string& after, const Json& dist) {

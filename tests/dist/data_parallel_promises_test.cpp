@@ -505,7 +505,8 @@ TEST(CommTimes, OverlapCountsOnceAndOnlyGapsAreWaiting) {
   expect({{at(10), at(30)}, {at(50), at(60)}}, 30, 0);  // hidden behind backward
   expect({{at(100), at(130)}, {at(120), at(200)}, {at(125), at(128)}}, 100, 0);
   expect({{at(90), at(110)}, {at(150), at(160)}, {at(170), at(200)}}, 60, 50);
-  expect({{at(170), at(200)}, {at(50), at(60)}}, 40, 70);  // in whatever order they are given
+  expect({{at(170), at(200)}, {at(50), at(60)}}, 40, 70);    // in whatever order they are given
+  expect({{at(150), at(160)}, {at(250), at(300)}}, 60, 90);  // a device goes on after its host
 }
 
 TEST(DataParallelCost, TimesAreWithinTheStep) {
