@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/backend.h"
+#include "core/recording.h"
 
 namespace lockstep {
 
@@ -26,6 +27,8 @@ class Device : public Lane {
  public:
   // Another stream, of higher priority: what it does is short, and others wait for it.
   virtual std::unique_ptr<Lane> open_lane() = 0;
+  // Of what this one queues.
+  virtual Recorder& recorder() = 0;
   // Before any other call of a thread than the one that opened the device.
   virtual void use() = 0;
 };

@@ -34,6 +34,8 @@ struct MicroStep {
   int64_t step = 1;   // of the run, from 1
   int64_t index = 0;  // in the step
   int64_t count = 1;  // micro steps of the step
+  // A recording writes its gradients (core/recording.h): leaves stay bound as that left them.
+  bool replayed = false;
   bool last() const { return index + 1 == count; }
 };
 

@@ -12,6 +12,7 @@
 
 #include "core/autograd.h"
 #include "core/backend.h"
+#include "core/recording.h"
 #include "dist/gradient_norm.h"
 
 namespace lockstep {
@@ -58,7 +59,7 @@ class Reducer : public DataParallel {
     zeroed_.assign(parameters_.size(), false);
     missing_.clear();
     for (const Bucket& bucket : buckets_) missing_.push_back(bucket.members.size());
-    if (micro.index == 0 || options_.rules.every_micro_step())
+    if (!micro.replayed && (micro.index == 0 || options_.rules.every_micro_step()))
       for (const auto& [name, tensor] : parameters_) tensor.leaf().reset_grad();
   }
 
@@ -212,8 +213,13 @@ class Reducer : public DataParallel {
     for (const auto& exchange : exchanges_) exchange->begin_step(first);
   }
 
-  // A leaf that was reached without a contribution is left to launch_rest(), which fills it.
   void arrive(size_t i, size_t b) {
+    repeat_on_host([this, i, b] { count_arrival(i, b); });
+    if (overlap_ && launched_ < ready_) repeat_between_kernels([this] { launch_ready(); });
+  }
+
+  // A leaf that was reached without a contribution is left to launch_rest(), which fills it.
+  void count_arrival(size_t i, size_t b) {
     if (!leaf(i).has_grad() || !launches()) return;
     if (arrived_[i])
       fail(Exit::internal,
@@ -223,8 +229,10 @@ class Reducer : public DataParallel {
     arrived_[i] = true;
     missing_[b]--;
     while (ready_ < buckets_.size() && missing_[ready_] == 0) get_ready(ready_++);
-    if (overlap_)
-      while (launched_ < ready_) launch(launched_++);
+  }
+
+  void launch_ready() {
+    while (launched_ < ready_) launch(launched_++);
   }
 
   bool launches() const { return micro_.last() || options_.rules.every_micro_step(); }

@@ -165,7 +165,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   const Run measured =
       measure(plan, parameters_travel, config.train.dtype(), replica, communicator);
   const std::vector<Measured>& steps = measured.steps;
-  const MemoryStats memory = Allocator::current().stats();
+  const MemoryStats memory = replica.memory();
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
   const auto mfu = [&](const Measured& m) {

@@ -23,6 +23,7 @@ struct TrainConfig {
   int64_t micro_batch = 8;
   int64_t global_batch = 0;
   std::string attention = "auto";
+  bool cuda_graph = false;
   std::string recompute = "none";
   std::string reproducible = "same_world";
   int64_t seed = 0;
@@ -55,6 +56,10 @@ struct TrainConfig {
       "on a GPU: own kernels, cudnn, or auto: cuDNN where the build has it and it has a "
       "deterministic engine for the model's heads",
       Choices{"auto", "own", "cudnn"});
+    v("cuda_graph", cuda_graph,
+      "on a GPU: the kernels of a micro-batch are recorded and replayed as CUDA graphs, with the "
+      "same bits; saves a small model the time of its launches, and holds its activations for "
+      "good");
     v("recompute", recompute,
       "block: keep only each block's input and run its forward pass again in backward",
       Choices{"none", "block"});

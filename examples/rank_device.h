@@ -18,6 +18,7 @@ class RankDevice {
   // Where tensors live, and how the ranks exchange them.
   MemorySource& memory() const { return device_ ? device_->memory() : host_memory(); }
   Backend& backend() const { return device_ ? device_->backend() : cpu_backend(); }
+  Recorder* recorder() const { return device_ ? &device_->recorder() : nullptr; }
   Communicator& communicator() const {
     return on_device_ ? static_cast<Communicator&>(*on_device_) : host_;
   }

@@ -80,6 +80,7 @@ void run_ranks(const Config& config, const std::function<void(Communicator&)>& b
     Allocator allocator(device.memory());
     const AllocatorScope memory(allocator);
     const BackendScope kernels(device.backend());
+    const RecorderScope recordings(device.recorder());
     body(device.communicator());
   };
   if (local)

@@ -17,11 +17,8 @@ namespace lockstep {
 
 namespace {
 
-// Checked here, because the device does not.
-Tensor to_tensor(const std::vector<int32_t>& ids, int64_t rows, int32_t least, int64_t vocab) {
-  const Shape shape{rows, std::ssize(ids) / rows};
-  check_ids("data", ids, shape, least, vocab);
-  return Tensor::from(ids, shape);
+Shape shape_of(const std::vector<int32_t>& ids, int64_t rows) {
+  return {rows, std::ssize(ids) / rows};
 }
 
 // Parameters are gathered and released by the model's children: embedding, blocks, norm, head. The
@@ -66,6 +63,9 @@ Replica::Replica(const Config& config, Communicator& communicator)
       config.train.attention, {m.n_head, m.arch == "llama" ? m.kv_heads() : m.n_head, m.head_dim()},
       config.train.dtype(), config.train.micro_batch, config.train.seq_len);
   attach_units();
+  if (config.train.cuda_graph)
+    recorded_ = std::make_unique<RecordedSteps>(*Recorder::current(), config.train.micro_batch,
+                                                config.train.seq_len);
   start_after(0, 0);
 }
 
@@ -89,8 +89,12 @@ void Replica::attach_units() {
     for (const NamedTensor& p : child->parameters()) units.insert(unit_of_tensor(p.tensor));
     for (const NamedTensor& p : child->borrowed()) units.insert(unit_of_tensor(p.tensor));
     for (size_t unit : units) {
-      const auto acquire = [this, unit] { gradients_->acquire(unit); };
-      const auto release = [this, unit] { gradients_->release(unit); };
+      const auto acquire = [this, unit] {
+        repeat_on_host([this, unit] { gradients_->acquire(unit); });
+      };
+      const auto release = [this, unit] {
+        repeat_on_host([this, unit] { gradients_->release(unit); });
+      };
       child->hooks.before_forward.push_back(acquire);
       child->hooks.after_forward.push_back(release);
       child->hooks.before_backward.push_back(acquire);
@@ -102,7 +106,7 @@ void Replica::attach_units() {
 StepMetrics Replica::step(int64_t t) {
   communicator_.enter({Phase::step, t});
   const Stopwatch clock;
-  const int64_t allocations = Allocator::current().stats().system_allocations;
+  const int64_t allocations = memory().system_allocations;
   const double data_before = loader_->waited_seconds();
 
   plan(t);
@@ -140,8 +144,8 @@ StepMetrics Replica::step(int64_t t) {
   m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
   m.samples_per_s = m.tokens_per_s / static_cast<double>(config_.train.seq_len);
   m.skipped = skipped_in_a_row_;
-  m.peak_bytes = Allocator::current().stats().total_peak;
-  m.allocations = Allocator::current().stats().system_allocations - allocations;
+  m.peak_bytes = memory().total_peak;
+  m.allocations = memory().system_allocations - allocations;
   return m;
 }
 
@@ -160,21 +164,37 @@ void Replica::plan(int64_t t) {
 // batches and ranks.
 Tensor Replica::train_micro_batch(int64_t micro) {
   const Batch& batch = loader_->next();
-  gradients_->begin_micro_step({.step = scalars_.step, .index = micro, .count = accumulation_});
+  check_tokens(batch);
+  MicroStep step{.step = scalars_.step, .index = micro, .count = accumulation_};
+  step.replayed = recorded_ && recorded_->replays(step);
+  gradients_->begin_micro_step(step);
   const ForwardContext context{.training = true,
                                .recompute = config_.train.recompute == "block",
                                .seed = static_cast<uint64_t>(config_.train.seed),
                                .first_sample = batch.first_sample,
                                .scalars = &kernel_scalars_.for_kernels()};
-  const Tensor loss = batch_loss(batch, context);
-  backward(scale(loss, static_cast<float>(1.0 / static_cast<double>(tokens_per_step()))));
-  return loss.detach();
+  const auto with_gradients = [&](const Tensor& loss) {
+    backward(scale(loss, static_cast<float>(1.0 / static_cast<double>(tokens_per_step()))));
+    return loss.detach();
+  };
+  if (!recorded_) return with_gradients(batch_loss(batch, context));
+  return recorded_->run(step, batch, [&](const Tensor& tokens, const Tensor& targets) {
+    return with_gradients(model_.loss(tokens, targets, context));
+  });
 }
 
-Tensor Replica::batch_loss(const Batch& batch, const ForwardContext& context) {
+// Here, because a device does not check them.
+void Replica::check_tokens(const Batch& batch) const {
   const int64_t rows = config_.train.micro_batch, vocab = config_.model.vocab_size;
-  return model_.loss(to_tensor(batch.x, rows, 0, vocab), to_tensor(batch.y, rows, -1, vocab),
-                     context);
+  check_ids("data", batch.x, shape_of(batch.x, rows), 0, vocab);
+  check_ids("data", batch.y, shape_of(batch.y, rows), -1, vocab);
+}
+
+// Of tokens that were checked.
+Tensor Replica::batch_loss(const Batch& batch, const ForwardContext& context) {
+  const int64_t rows = config_.train.micro_batch;
+  return model_.loss(Tensor::from(batch.x, shape_of(batch.x, rows)),
+                     Tensor::from(batch.y, shape_of(batch.y, rows)), context);
 }
 
 // Loss and norm are the same numbers on every rank, and so is what follows from them.
@@ -245,6 +265,7 @@ double Replica::evaluate() {
     // One without targets as well, in the last round: its loss is zero, but other ranks may need
     // this one for gathering parameters.
     const Batch& batch = loader.next();
+    check_tokens(batch);
     counts.push_back(static_cast<double>(batch.targets));
     losses.push_back(batch_loss(batch, {}).item<float>());
   }
@@ -314,6 +335,21 @@ MemoryBytes Replica::memory_plan(int zero_stage) const {
 WireBytes Replica::wire_plan() const {
   return lockstep::wire_plan(config_.dist, memory_model(), communicator_.size(),
                              sum_order(config_.train), accumulation_);
+}
+
+// What is recorded has an allocator of its own; what both hold at most is at most the sum.
+MemoryStats Replica::memory() const {
+  MemoryStats all = Allocator::current().stats();
+  if (!recorded_) return all;
+  const MemoryStats recorded = recorded_->memory();
+  for (int c = 0; c < category_count; ++c) {
+    all.current[c] += recorded.current[c];
+    all.peak[c] += recorded.peak[c];
+  }
+  all.total_peak += recorded.total_peak;
+  all.held += recorded.held;
+  all.system_allocations += recorded.system_allocations;
+  return all;
 }
 
 int64_t Replica::tokens_per_step() const {

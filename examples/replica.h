@@ -15,6 +15,7 @@
 #include "dist/memory.h"
 #include "examples/config.h"
 #include "examples/metrics.h"
+#include "examples/recorded_steps.h"
 #include "nn/gpt.h"
 #include "optim/optimizer.h"
 
@@ -64,6 +65,7 @@ class Replica {
   const std::vector<std::string>& unused_parameters() const { return gradients_->unused(); }
   std::string data_identity() const;
   const std::string& attention() const { return attention_; }  // who computes it, for the log
+  MemoryStats memory() const;                                  // of this rank, recordings included
 
  private:
   Initialise initialise_later() const;
@@ -72,6 +74,7 @@ class Replica {
   ValidationSampler validation_sampler() const;
   void plan(int64_t t);
   Tensor train_micro_batch(int64_t micro);
+  void check_tokens(const Batch& batch) const;
   Tensor batch_loss(const Batch& batch, const ForwardContext& context);
   void clip_or_skip(const GradientReport& report, double loss);
   void update();
@@ -90,7 +93,8 @@ class Replica {
   std::unique_ptr<Loader> loader_;
   StepScalars scalars_;
   std::string attention_;
-  StepBuffer kernel_scalars_;  // the same, where kernels read them
+  StepBuffer kernel_scalars_;                // the same, where kernels read them
+  std::unique_ptr<RecordedSteps> recorded_;  // null unless train.cuda_graph
   int64_t skipped_in_a_row_ = 0;
   std::string non_finite_;  // what made the last step be skipped; empty if it was not
 };

@@ -134,10 +134,11 @@ void Trainer::write_header() {
     log_->info(fmt::format("environment {}={}", name, value));
   log_->info(fmt::format(
       "{} with {} parameters in {} on {}; step: {} tokens = {} micro batch x {} ranks "
-      "x {} accumulated x {} long; attention by {}",
+      "x {} accumulated x {} long; attention by {}{}",
       config_.model.arch, model.parameter_count(), config_.train.precision, backend().description(),
       replica_.tokens_per_step(), config_.train.micro_batch, where.size,
-      accumulation(config_, where.size), config_.train.seq_len, replica_.attention()));
+      accumulation(config_, where.size), config_.train.seq_len, replica_.attention(),
+      config_.train.cuda_graph ? "; kernels recorded as CUDA graphs" : ""));
 }
 
 // What is split, and what it costs.

@@ -106,6 +106,28 @@ void check_device(const Config& config) {
          "[dist.backend] nccl exchanges between GPUs; use train.device cuda, or dist.backend mpi");
 }
 
+// What a recording repeats is the same each time: memory that gradients have only in flight, or
+// parameters only while they are used, is not, and neither are numbers that the host passes.
+void check_cuda_graph(const Config& config) {
+  if (!config.train.cuda_graph) return;
+  if (config.train.device != "cuda")
+    fail(Exit::config,
+         "[train.cuda_graph] records a GPU's kernels; use train.device cuda, or leave it out");
+  if (config.dist.zero_stage > 1)
+    fail(Exit::config,
+         "[train.cuda_graph] with dist.zero_stage {} memory comes and goes within a micro-step, "
+         "and a recording needs it in one place; use 0 or 1, or leave train.cuda_graph out",
+         config.dist.zero_stage);
+  if (config.dist.reducer != "bucketed")
+    fail(Exit::config, "[train.cuda_graph] needs dist.reducer bucketed, found {}",
+         config.dist.reducer);
+  if (config.model.dropout > 0)
+    fail(Exit::config,
+         "[train.cuda_graph] model.dropout {:g} draws by each sample's number, which a recording "
+         "would repeat; use 0, or leave train.cuda_graph out",
+         config.model.dropout);
+}
+
 void check_compression(const CompressionConfig& compression) {
   const CompressionConfig defaults;
   const bool compresses = compression.codec != "none";
@@ -217,6 +239,7 @@ void validate(const Config& config, int ranks) {
   check_train(config);
   check_dist(config.dist);
   check_device(config);
+  check_cuda_graph(config);
   check_data(config);
   accumulation(config, ranks);
   check_any_world(config, ranks);

@@ -85,6 +85,8 @@ for precision in fp32 tf32 bf16; do
   LINES_KEPT=60 part "bench step, bench-small, $precision" 40 "$trainer" bench step \
     --config "$root/configs/bench-small.json" --set train.device=cuda --set train.precision=$precision
 done
+LINES_KEPT=60 part "bench step, bench-small, bf16, CUDA graphs" 40 "$trainer" bench step \
+  --config "$root/configs/bench-small.json" --set train.device=cuda --set train.precision=bf16 --set train.cuda_graph=true
 LINES_KEPT=60 part "bench step, gpt2-124m-cuda" 60 "$trainer" bench step --config "$root/configs/gpt2-124m-cuda.json" \
   "${synthetic[@]}" --set train.global_batch=0 --set train.micro_batch=16
 

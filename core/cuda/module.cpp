@@ -2,6 +2,7 @@
 // cuda_backend.cpp.
 #include "core/cuda/check.h"
 #include "core/cuda/cuda_backend.h"
+#include "core/cuda/graph.h"
 #include "core/cuda/memory.h"
 #include "core/cuda/open.h"
 
@@ -43,6 +44,7 @@ class CudaLane : public Lane {
         backend_(owned_.stream, describe(index), products) {}
   ~CudaLane() override { static_cast<void>(cudaStreamSynchronize(owned_.stream)); }
   Backend& backend() override { return backend_; }
+  cudaStream_t stream() const { return owned_.stream; }
   MemorySource& memory() override { return memory_; }
   void call(std::function<void()> function) override {
     using Function = std::function<void()>;
@@ -60,19 +62,24 @@ class CudaLane : public Lane {
 class CudaDevice : public Device {
  public:
   CudaDevice(int index, Fp32Products products)
-      : index_(index), products_(products), lane_(Priority::normal, index, products) {}
+      : index_(index),
+        products_(products),
+        lane_(Priority::normal, index, products),
+        recorder_(lane_.stream()) {}
   Backend& backend() override { return lane_.backend(); }
   MemorySource& memory() override { return lane_.memory(); }
   void call(std::function<void()> function) override { lane_.call(std::move(function)); }
   std::unique_ptr<Lane> open_lane() override {
     return std::make_unique<CudaLane>(Priority::high, index_, products_);
   }
+  Recorder& recorder() override { return recorder_; }
   void use() override { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }
 
  private:
   const int index_;
   const Fp32Products products_;
   CudaLane lane_;
+  CudaRecorder recorder_;
 };
 
 int visible_devices() {

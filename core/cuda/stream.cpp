@@ -2,6 +2,7 @@
 #include "core/cuda/stream.h"
 
 #include "core/cuda/check.h"
+#include "core/cuda/graph.h"
 
 namespace lockstep {
 
@@ -29,15 +30,19 @@ class CudaEvent : public Event {
 }  // namespace
 
 EventPtr CudaStream::record() {
-  return std::make_shared<CudaEvent>(stream_);
+  EventPtr event;
+  between_graphs(stream_, [&] { event = std::make_shared<CudaEvent>(stream_); });
+  return event;
 }
 
 void CudaStream::wait(const EventPtr& event) {
   if (!event) return;
-  if (const auto* other = dynamic_cast<const CudaEvent*>(event.get()))
-    check_cuda(cudaStreamWaitEvent(stream_, other->event, 0), "cudaStreamWaitEvent");
-  else
-    event->wait();
+  between_graphs(stream_, [&] {
+    if (const auto* other = dynamic_cast<const CudaEvent*>(event.get()))
+      check_cuda(cudaStreamWaitEvent(stream_, other->event, 0), "cudaStreamWaitEvent");
+    else
+      event->wait();
+  });
 }
 
 }  // namespace lockstep

@@ -31,10 +31,16 @@ struct Item {
 
 }  // namespace
 
+// What a stream was asked to do while it was captured, arguments as they were then.
+struct CUgraph_st {
+  std::vector<std::function<void()>> nodes;
+};
+struct CUgraphExec_st : CUgraph_st {};
 struct CUstream_st {
   int device;
   const char* role;  // by priority: what computes, and what communicates
   std::deque<Item> items;
+  cudaGraph_t capture = nullptr;
 };
 struct CUevent_st {
   int device;
@@ -93,6 +99,7 @@ void refuse_in_host_function() {
 
 void push(cudaStream_t stream, Item item) {
   refuse_in_host_function();
+  if (stream->capture) throw std::runtime_error("no event or message is captured here");
   stream->items.push_back(std::move(item));
   let_run();
 }
@@ -124,6 +131,7 @@ namespace cuda_on_cpu {
 
 void on_stream(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);
+  if (stream && stream->capture) return stream->capture->nodes.push_back(std::move(work));
   if (!streams.queued || !stream) return work();
   if (stream->device != current_device)
     throw std::runtime_error("a stream is used by a thread that works with another device");
@@ -142,7 +150,9 @@ const char* cudaGetErrorString(cudaError_t e) {
          : e == cudaErrorMemoryAllocation      ? "out of memory"
          : e == cudaErrorNotReady              ? "not ready"
          : e == cudaErrorInvalidResourceHandle ? "invalid resource handle"
-                                               : "CUDA driver version is insufficient";
+         : e == cudaErrorStreamCaptureUnsupported
+             ? "operation not permitted when stream is capturing"
+             : "CUDA driver version is insufficient";
 }
 cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -184,6 +194,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream && stream->capture) return cudaErrorStreamCaptureUnsupported;
   if (!stream || left_out("sync", stream->role)) return cudaSuccess;
   return run_until([&] { return stream->items.empty(); });
 }
@@ -220,6 +231,38 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (left_out("host", event->mark->role)) return cudaSuccess;
   return run_until(
       [mark = event->mark, until = event->mark->issued] { return mark->reached >= until; });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const std::lock_guard lock(mutex);
+  if (!stream || stream->capture) return cudaErrorStreamCaptureUnsupported;
+  stream->capture = new CUgraph_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard lock(mutex);
+  *graph = std::exchange(stream->capture, nullptr);
+  return *graph ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
+  *count = graph->nodes.size();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new CUgraphExec_st{*graph};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  for (const auto& node : exec->nodes) cuda_on_cpu::on_stream(stream, node);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {

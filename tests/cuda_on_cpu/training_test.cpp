@@ -186,6 +186,23 @@ TEST_F(CudaTraining, CommunicationIsTimedOnTheDevice) {
   }
 }
 
+// With three micro-batches per step there are three recordings: gradients are written, added to,
+// and sent after that. The third step records, the others after it replay.
+TEST_F(CudaTraining, GraphsChangeNoBit) {
+  const auto changed = [&](const char* arch, int stage, const Json& more) {
+    return merged(merged(staged(arch, stage), {{"model", {{"dropout", 0.0}}},
+                                               {"train", {{"steps", 20}, {"global_batch", 6}}},
+                                               {"dist", {{"accumulate", "local"}}}}),
+                  more);
+  };
+  const Json recorded = {{"train", {{"cuda_graph", true}}}};
+  const std::string expected = bits_of(changed("gpt2", 1, {}), Way::nccl, 18);
+  EXPECT_EQ(bits_of(changed("gpt2", 1, recorded), Way::nccl, 19), expected);
+  EXPECT_NE(trace(name_).log.find("kernels recorded as CUDA graphs"), std::string::npos);
+  EXPECT_EQ(trace(name_).steps.at(20)["allocations"], 0);
+  EXPECT_EQ(bits_of(changed("gpt2", 0, recorded), Way::threads, 20), expected);
+}
+
 // What NCCL waits for without an end is given up at the limit of what the ranks do.
 TEST_F(CudaTraining, ARankThatDoesNotComeEndsTheRun) {
   const auto stuck = [&](const std::string& after, const Json& dist) {
@@ -242,6 +259,26 @@ TEST_F(CudaTraining, SoakNcclMaySumInEveryStage) {
   Json naive = merged(merged(model("gpt2"), native), {{"dist", {{"reducer", "naive"}}}});
   naive["dist"].erase("bucket_mb");
   EXPECT_EQ(bits_of(naive, Way::nccl, ++order), naive_bits("gpt2"));
+}
+
+TEST_F(CudaTraining, SoakGraphsChangeNoBitWhateverIsExchanged) {
+  const Json eager = {{"model", {{"dropout", 0.0}}},
+                      {"train", {{"steps", 6}, {"global_batch", 8}}}};
+  const Json recorded = {{"train", {{"cuda_graph", true}}}};
+  const Json variants[] = {{{"dist", {{"accumulate", "reduced"}}}},
+                           {{"train", {{"recompute", "block"}, {"precision", "bf16"}}}},
+                           {{"train", {{"reproducible", "any_world"}}}},
+                           {{"dist", {{"overlap", false}}}},
+                           merged(compressed("int8"), {{"dist", {{"accumulate", "local"}}}})};
+  int order = 400;
+  for (const std::string arch : {"gpt2", "llama"})
+    for (const Json& variant : variants)
+      for (const int stage : {0, 1}) {
+        const Json config = merged(merged(staged(arch, stage), eager), variant);
+        const std::string expected = bits_of(config, Way::nccl, ++order);
+        EXPECT_EQ(bits_of(merged(config, recorded), Way::nccl, ++order), expected)
+            << arch << stage << variant;
+      }
 }
 
 TEST_F(CudaTraining, SoakAnyWorldChangesNoBit) {

@@ -155,6 +155,26 @@ TEST(Validate, Dist) {
             "no error");
 }
 
+TEST(Validate, CudaGraph) {
+  const auto recorded = [](const std::function<void(Config&)>& change) {
+    return message([&](Config& c) {
+      c.train.device = "cuda", c.train.cuda_graph = true;
+      change(c);
+    });
+  };
+  EXPECT_EQ(recorded([](Config& c) { c.dist.zero_stage = 1; }), "no error");
+  EXPECT_EQ(recorded([](Config& c) { c.train.device = "cpu"; }),
+            "[train.cuda_graph] records a GPU's kernels; use train.device cuda, or leave it out");
+  EXPECT_EQ(recorded([](Config& c) { c.dist.zero_stage = 2; }),
+            "[train.cuda_graph] with dist.zero_stage 2 memory comes and goes within a micro-step, "
+            "and a recording needs it in one place; use 0 or 1, or leave train.cuda_graph out");
+  EXPECT_EQ(recorded([](Config& c) { c.dist.reducer = "naive"; }),
+            "[train.cuda_graph] needs dist.reducer bucketed, found naive");
+  EXPECT_EQ(recorded([](Config& c) { c.model.dropout = 0.1; }),
+            "[train.cuda_graph] model.dropout 0.1 draws by each sample's number, which a recording "
+            "would repeat; use 0, or leave train.cuda_graph out");
+}
+
 TEST(Validate, NcclReduce) {
   const auto native = [](const std::function<void(Config&)>& change) {
     return message([&](Config& c) {
