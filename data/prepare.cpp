@@ -45,9 +45,11 @@ void check_options(const PrepareOptions& options) {
     fail(Exit::usage, "[data] tokenizer train needs vocab_size, such as 8192; it is {}",
          options.vocab_size);
   if (!trains && options.vocab_size != 0)
-    fail(Exit::usage,
-         "[data] vocab_size {} is for tokenizer train only; tokenizer is \"{}\", which has its own",
-         options.vocab_size, options.tokenizer);
+    fail(
+        Exit::usage,
+        "[data] vocab_size {} is for tokenizer train only; tokenizer is \"{}\", which has its own: "
+        "use tokenizer train, or remove vocab_size",
+        options.vocab_size, options.tokenizer);
   if (options.tokenizer == "none")
     fail(Exit::usage, "[data] tokenizer none cannot read text; use bytes, train or a .model");
 }

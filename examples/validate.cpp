@@ -1,8 +1,11 @@
 // Each rule with its message. Read next: ranks.h, which calls it once the number of ranks is known.
 #include "examples/validate.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 
@@ -10,13 +13,29 @@ namespace lockstep {
 
 namespace {
 
+// A value as it stands behind --set KEY= in a shell.
+template <class T>
+std::string as_typed(const T& value) {
+  return fmt::format("{}", value);
+}
+std::string as_typed(const std::string& value) {
+  const bool word = std::ranges::all_of(value, [](char c) { return std::isalnum(c) || c == '_'; });
+  return word && !value.empty() ? value : fmt::format("'{:?}'", value);
+}
+std::string as_typed(const std::vector<double>& values) {
+  return fmt::format("[{}]", fmt::join(values, ","));
+}
+
 // A key that means nothing beside another key's value must be left alone: set, it would be ignored.
+// Both cures are told as a user types them: `cure`, "key=value", which makes it mean something, and
+// its default, which on the command line is what removing it is in a file.
 template <class T>
 void only_if(bool used, std::string_view key, const T& value, const T& unset,
-             std::string_view condition) {
-  if (!used && value != unset)
-    fail(Exit::config, "[{}] means nothing unless {}; leave it out, or see to that", key,
-         condition);
+             std::string_view condition, std::string_view cure) {
+  if (used || value == unset) return;
+  fail(Exit::config,
+       "[{0}] means nothing unless {1}; use --set {2}, or remove {0}, as --set {0}={3} does", key,
+       condition, cure, as_typed(unset));
 }
 
 // The end of a message about a value that is no multiple of `unit`.
@@ -40,8 +59,10 @@ void check_model(const ModelConfig& model) {
          "[model.n_head] d_model {} / n_head {} = {} values per head, but rotary positions turn "
          "pairs of values; make it even",
          model.d_model, model.n_head, model.head_dim());
-  only_if(llama, "model.n_kv_head", model.n_kv_head, defaults.n_kv_head, "model.arch is llama");
-  only_if(llama, "model.rope_theta", model.rope_theta, defaults.rope_theta, "model.arch is llama");
+  only_if(llama, "model.n_kv_head", model.n_kv_head, defaults.n_kv_head, "model.arch is llama",
+          "model.arch=llama");
+  only_if(llama, "model.rope_theta", model.rope_theta, defaults.rope_theta, "model.arch is llama",
+          "model.arch=llama");
 }
 
 void check_optim(const OptimConfig& optim) {
@@ -55,13 +76,16 @@ void check_optim(const OptimConfig& optim) {
          "[optim.lr_scaling] {} needs optim.base_batch_tokens, the tokens per step that optim.lr "
          "was tuned for; set it, or use none",
          optim.lr_scaling);
-  only_if(!sgd, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw or onebit_adam");
-  only_if(!sgd, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw or onebit_adam");
-  only_if(sgd, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd");
+  only_if(!sgd, "optim.betas", optim.betas, defaults.betas, "optim.name is adamw or onebit_adam",
+          "optim.name=adamw");
+  only_if(!sgd, "optim.eps", optim.eps, defaults.eps, "optim.name is adamw or onebit_adam",
+          "optim.name=adamw");
+  only_if(sgd, "optim.momentum", optim.momentum, defaults.momentum, "optim.name is sgd",
+          "optim.name=sgd");
   only_if(scaled, "optim.base_batch_tokens", optim.base_batch_tokens, defaults.base_batch_tokens,
-          "optim.lr_scaling is linear or sqrt");
+          "optim.lr_scaling is linear or sqrt", "optim.lr_scaling=sqrt");
   only_if(optim.schedule == "wsd", "optim.wsd_decay_share", optim.wsd_decay_share,
-          defaults.wsd_decay_share, "optim.schedule is wsd");
+          defaults.wsd_decay_share, "optim.schedule is wsd", "optim.schedule=wsd");
 }
 
 // Its second moment is frozen when gradients begin to travel compressed.
@@ -132,25 +156,30 @@ void check_compression(const CompressionConfig& compression) {
   const CompressionConfig defaults;
   const bool compresses = compression.codec != "none";
   only_if(compression.codec == "topk", "dist.compression.ratio", compression.ratio, defaults.ratio,
-          "dist.compression.codec is topk");
+          "dist.compression.codec is topk", "dist.compression.codec=topk");
   only_if(compresses && compression.codec != "rows", "dist.compression.error_feedback",
-          compression.error_feedback, defaults.error_feedback, "dist.compression.codec is lossy");
+          compression.error_feedback, defaults.error_feedback, "dist.compression.codec is lossy",
+          "dist.compression.codec=int8");
   only_if(compresses, "dist.compression.warmup_steps", compression.warmup_steps,
-          defaults.warmup_steps, "dist.compression.codec is not none");
+          defaults.warmup_steps, "dist.compression.codec is not none",
+          "dist.compression.codec=int8");
   only_if(compresses, "dist.compression.min_elements", compression.min_elements,
-          defaults.min_elements, "dist.compression.codec is not none");
+          defaults.min_elements, "dist.compression.codec is not none",
+          "dist.compression.codec=int8");
 }
 
 void check_dist(const DistConfig& dist) {
   const DistConfig defaults;
   const bool bucketed = dist.reducer == "bucketed";
   only_if(dist.backend == "local", "dist.local_ranks", dist.local_ranks, defaults.local_ranks,
-          "dist.backend is local; with mpi the number of ranks is mpirun's -np");
+          "dist.backend is local (with mpi, mpirun's -np is the number of ranks)",
+          "dist.backend=local");
   only_if(bucketed, "dist.bucket_mb", dist.bucket_mb, defaults.bucket_mb,
-          "dist.reducer is bucketed");
-  only_if(bucketed, "dist.overlap", dist.overlap, defaults.overlap, "dist.reducer is bucketed");
+          "dist.reducer is bucketed", "dist.reducer=bucketed");
+  only_if(bucketed, "dist.overlap", dist.overlap, defaults.overlap, "dist.reducer is bucketed",
+          "dist.reducer=bucketed");
   only_if(dist.backend == "nccl", "dist.nccl_reduce", dist.nccl_reduce, defaults.nccl_reduce,
-          "dist.backend is nccl");
+          "dist.backend is nccl", "dist.backend=nccl");
   check_compression(dist.compression);
   if (dist.nccl_reduce == "native" && dist.compression.codec != "none")
     fail(
@@ -201,14 +230,14 @@ void check_data(const Config& config) {
          config.model.vocab_size);
   const bool evaluates = !data.val.empty() || data.format == "synthetic";
   only_if(evaluates, "train.eval_every", train.eval_every, defaults.eval_every,
-          "data.val names validation shards");
+          "data.val names validation shards", "data.val=SHARDS");
   only_if(evaluates, "train.eval_batches", train.eval_batches, defaults.eval_batches,
-          "data.val names validation shards");
+          "data.val names validation shards", "data.val=SHARDS");
   const bool samples = train.sample_tokens > 0;
   only_if(samples, "train.sample_every", train.sample_every, defaults.sample_every,
-          "train.sample_tokens is positive");
+          "train.sample_tokens is positive", "train.sample_tokens=200");
   only_if(samples, "train.sample_prompt", train.sample_prompt, defaults.sample_prompt,
-          "train.sample_tokens is positive");
+          "train.sample_tokens is positive", "train.sample_tokens=200");
   if (samples && (data.tokenizer == "none" || data.format == "synthetic"))
     fail(Exit::config,
          "[train.sample_tokens] {} needs token ids that stand for text; set data.tokenizer and "

@@ -117,7 +117,8 @@ TEST(Prepare, RefusalsLeaveNoFolder) {
   refuse(Exit::usage, {"shard_tokens is 0", "1 to 2147483647"},
          [](auto& o) { o.shard_tokens = 0; });
   refuse(Exit::usage, {"needs vocab_size"}, [](auto& o) { o.tokenizer = "train"; });
-  refuse(Exit::usage, {"vocab_size 8192", "tokenizer train only", "\"bytes\""},
+  refuse(Exit::usage,
+         {"vocab_size 8192", "tokenizer train only", "\"bytes\"", "or remove vocab_size"},
          [](auto& o) { o.vocab_size = 8192; });
   refuse(Exit::usage, {"none cannot read text"}, [](auto& o) { o.tokenizer = "none"; });
 
