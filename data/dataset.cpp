@@ -68,6 +68,16 @@ std::string ShardDataset::identity() const {
                      hash);
 }
 
+std::vector<std::string> ShardDataset::folders() const {
+  std::vector<std::string> folders;
+  for (const auto& shard : shards_) {
+    const std::filesystem::path parent = std::filesystem::path(shard->path()).parent_path();
+    const std::string folder = parent.empty() ? "." : parent.string();
+    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
+  }
+  return folders;
+}
+
 SyntheticDataset::SyntheticDataset(uint64_t seed, const std::string& name, int64_t vocab_size)
     : seed_(seed),
       key_(stream_key(seed, "data.synthetic." + name)),

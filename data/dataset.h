@@ -26,6 +26,9 @@ class Dataset {
   // tokens, and a hash over each shard's file name (without folder: a moved run resumes), size and
   // fingerprint. It reads at most 1 MiB per shard.
   virtual std::string identity() const = 0;
+
+  // In which its files lie, each once; none of what has no files.
+  virtual std::vector<std::string> folders() const { return {}; }
 };
 
 class ShardDataset : public Dataset {
@@ -36,6 +39,7 @@ class ShardDataset : public Dataset {
   int64_t size() const override { return starts_.back(); }
   void read(int64_t first, int64_t count, int32_t* out) const override;
   std::string identity() const override;
+  std::vector<std::string> folders() const override;
 
   const std::vector<std::unique_ptr<Shard>>& shards() const { return shards_; }
 

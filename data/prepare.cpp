@@ -138,6 +138,7 @@ void write_file(const fs::path& path, std::string_view content) {
 }
 
 constexpr const char* record_name = "made_from.txt";
+constexpr const char* ids_key = "token ids = ";
 
 bool reads_model(const PrepareOptions& options) {
   return options.tokenizer != "bytes" && options.tokenizer != "train";
@@ -174,6 +175,23 @@ std::string inventory(const fs::path& folder) {
 std::string read_record(const fs::path& folder) {
   std::ifstream file(folder / record_name, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Of a record, what its last line says of the tokenizer; older ones say nothing.
+std::string maker_line(const std::string& record) {
+  const size_t at = record.rfind(ids_key);
+  return at == record.npos ? "" : record.substr(at);
+}
+
+// What data.tokenizer should say.
+std::string maker_name(const fs::path& folder, const std::string& record) {
+  std::istringstream lines(record);
+  for (std::string line; std::getline(lines, line);)
+    if (const std::string_view key = "tokenizer = "; line.starts_with(key)) {
+      const std::string name = line.substr(key.size());
+      return name == "train" ? (folder / "tokenizer.model").string() : name;
+    }
+  return "";
 }
 
 // Why the shards that are there are not the wanted ones, as far as their record tells.
@@ -231,7 +249,8 @@ bool is_prepared(const PrepareOptions& options) {
   if (!fs::exists(options.text)) return false;
   if (reads_model(options) && !fs::exists(options.tokenizer)) return false;
   const std::string record = read_record(options.out);
-  return !record.empty() && record == record_of(options) + inventory(options.out);
+  return !record.empty() &&
+         record == record_of(options) + inventory(options.out) + maker_line(record);
 }
 
 PrepareResult prepare(const PrepareOptions& options) {
@@ -270,7 +289,8 @@ PrepareResult prepare(const PrepareOptions& options) {
   ShardSet val(partial.path(), "val", width, options.shard_tokens);
   encode_all(file, text.substr(0, split), *tokenizer, train);
   encode_all(file, text.substr(split), *tokenizer, val);
-  write_file(partial.path() / record_name, record + inventory(partial.path()));
+  write_file(partial.path() / record_name,
+             record + inventory(partial.path()) + ids_key + tokenizer->identity() + "\n");
   partial.complete();
 
   PrepareResult result;
@@ -283,6 +303,25 @@ PrepareResult prepare(const PrepareOptions& options) {
   if (val.tokens() > 0) result.val = (out / "val_*.bin").string();
   result.tokenizer = trains ? (out / "tokenizer.model").string() : options.tokenizer;
   return result;
+}
+
+std::vector<std::string> check_made_by(const Tokenizer& tokenizer, const Dataset& data) {
+  std::vector<std::string> unknown;
+  for (const std::string& folder : data.folders()) {
+    const std::string record = read_record(folder), line = maker_line(record);
+    if (line.empty()) {
+      unknown.push_back(folder);
+      continue;
+    }
+    const size_t begin = std::string_view(ids_key).size();
+    const std::string maker = line.substr(begin, line.find('\n') - begin);
+    if (maker != tokenizer.identity())
+      fail(Exit::config,
+           "[data.tokenizer] is {}, but {} made the shards in {} ({} there); use --set "
+           "data.tokenizer={}, or shards that this tokenizer made",
+           tokenizer.identity(), maker, folder, record_name, maker_name(folder, record));
+  }
+  return unknown;
 }
 
 }  // namespace lockstep

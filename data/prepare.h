@@ -5,6 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/tokenizer.h"
 
 namespace lockstep {
 
@@ -44,12 +48,17 @@ struct PrepareResult {
 
 // Everything is made in OUT.partial, which is renamed when it is complete: OUT is whole or absent,
 // whenever the process dies. Text is encoded in pieces of at most 4 KiB that end with a line where
-// they can. The options are kept in OUT/made_from.txt. Exit::usage for an impossible option,
-// Exit::data for the rest.
+// they can. The options, and which tokenizer made the ids, are kept in OUT/made_from.txt.
+// Exit::usage for an impossible option, Exit::data for the rest.
 PrepareResult prepare(const PrepareOptions& options);
 
 // Whether OUT was made with these options from this content of the text and the tokenizer's model,
 // and has every file that was made.
 bool is_prepared(const PrepareOptions& options);
+
+// That `tokenizer` made the ids of `data`, as far as the records of prepare() beside its shards
+// tell. Exit::config naming both if another one did. Returns the folders of those that nothing is
+// known of, such as llm.c's.
+std::vector<std::string> check_made_by(const Tokenizer& tokenizer, const Dataset& data);
 
 }  // namespace lockstep

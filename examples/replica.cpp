@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/ops.h"
+#include "data/prepare.h"
 #include "dist/verify.h"
 #include "examples/stopwatch.h"
 #include "examples/validate.h"
@@ -242,6 +243,14 @@ void Replica::check_validation_data() const {
   std::vector<int32_t> ids(piece);
   for (int64_t at = 0, end = last.start + last.length + 1; at < end; at += piece)
     val_data_->read(at, std::min(piece, end - at), ids.data());
+}
+
+std::vector<std::string> Replica::check_tokenizer(const Tokenizer& tokenizer) const {
+  std::vector<std::string> unknown = check_made_by(tokenizer, *train_data_);
+  if (!val_data_) return unknown;
+  for (const std::string& folder : check_made_by(tokenizer, *val_data_))
+    if (std::ranges::find(unknown, folder) == unknown.end()) unknown.push_back(folder);
+  return unknown;
 }
 
 ValidationSampler Replica::validation_sampler() const {

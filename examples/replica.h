@@ -10,6 +10,7 @@
 
 #include "core/step_buffer.h"
 #include "data/loader.h"
+#include "data/tokenizer.h"
 #include "dist/communicator.h"
 #include "dist/data_parallel.h"
 #include "dist/memory.h"
@@ -36,6 +37,10 @@ class Replica {
   // That evaluate() will find what it needs: read once now, rather than trained for in vain.
   // Exit::data.
   void check_validation_data() const;
+
+  // That `tokenizer` made the data's token ids; returns the folders of shards that do not tell.
+  // Exit::config.
+  std::vector<std::string> check_tokenizer(const Tokenizer& tokenizer) const;
 
   // Continues with step t + 1: the data position follows from t.
   void start_after(int64_t t, int64_t skipped_in_a_row);

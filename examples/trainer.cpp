@@ -37,6 +37,7 @@ Trainer::Trainer(const Config& config, Communicator& communicator)
       replica_(config, communicator) {
   if (tokenizer_) check_vocab(*tokenizer_, config.model.vocab_size);
   on_rank_0(communicator_, [&] {
+    if (tokenizer_) foreign_shards_ = replica_.check_tokenizer(*tokenizer_);
     replica_.check_validation_data();
     folder_.emplace(config_.run_dir);
     log_ = std::make_unique<RunLog>(folder_->log_path(), config_.log.progress);
@@ -139,6 +140,11 @@ void Trainer::write_header() {
       replica_.tokens_per_step(), config_.train.micro_batch, where.size,
       accumulation(config_, where.size), config_.train.seq_len, replica_.attention(),
       config_.train.cuda_graph ? "; kernels recorded as CUDA graphs" : ""));
+  for (const std::string& folder : foreign_shards_)
+    log_->info(fmt::format(
+        "data.tokenizer {} could not be checked: no made_from.txt in {} tells which one made the "
+        "shards",
+        config_.data.tokenizer, folder));
 }
 
 // What is split, and what it costs.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/tokenizer.h"
 #include "examples/metrics.h"
@@ -48,8 +49,9 @@ class Trainer {
   std::optional<RunFolder> folder_;
   std::unique_ptr<RunLog> log_;
   std::optional<MetricsFile> metrics_;
-  std::optional<RunMember> member_;       // on the other ranks
-  std::unique_ptr<Tokenizer> tokenizer_;  // null: ids have no text
+  std::optional<RunMember> member_;          // on the other ranks
+  std::unique_ptr<Tokenizer> tokenizer_;     // null: ids have no text
+  std::vector<std::string> foreign_shards_;  // folders that do not tell who made their ids
   Replica replica_;
   double peak_gflops_ = 0;  // this rank's GEMMs in the run's precision, measured at start
   bool mfu_doubted_ = false;

@@ -159,6 +159,48 @@ TEST(Prepare, KnowsWhetherItIsAlreadyDone) {
   EXPECT_FALSE(is_prepared(options));
 }
 
+TEST(Prepare, ShardsTellWhichTokenizerMadeThem) {
+  TempFolder folder;
+  write_text(folder / "text.txt", numbered_lines(3000));
+  const PrepareOptions plain = {.text = folder / "text.txt", .out = folder / "bytes"};
+  PrepareOptions trained = plain;
+  trained.out = folder / "pieces", trained.tokenizer = "train", trained.vocab_size = 300;
+  const PrepareResult of_bytes = prepare(plain), of_pieces = prepare(trained);
+  const auto unknown = [](const Tokenizer& tokenizer, const PrepareResult& result) {
+    return check_made_by(tokenizer, ShardDataset(result.train, DataFormat::llmc, 300));
+  };
+  const std::vector<std::string> none;
+  const auto bytes = open_tokenizer("bytes"), pieces = open_tokenizer(of_pieces.tokenizer);
+  EXPECT_EQ(unknown(*bytes, of_bytes), none);
+  EXPECT_EQ(unknown(*pieces, of_pieces), none);
+  expect_error(Exit::config,
+               {"[data.tokenizer] is bytes, but " + pieces->identity() + " made the shards in " +
+                (folder / "pieces") + " (made_from.txt there); use --set data.tokenizer=" +
+                of_pieces.tokenizer + ", or shards that this tokenizer made"},
+               [&] { unknown(*bytes, of_pieces); });
+  expect_error(Exit::config,
+               {"[data.tokenizer] is " + pieces->identity() + ", but bytes made the shards in ",
+                "use --set data.tokenizer=bytes, or"},
+               [&] { unknown(*pieces, of_bytes); });
+  // What counts is the model's content.
+  PrepareOptions applied = plain;
+  applied.out = folder / "applied", applied.tokenizer = folder / "copy.model";
+  std::filesystem::copy_file(of_pieces.tokenizer, applied.tokenizer);
+  const PrepareResult of_copy = prepare(applied);
+  EXPECT_EQ(unknown(*pieces, of_copy), none);
+  expect_error(Exit::config, {"use --set data.tokenizer=" + applied.tokenizer},
+               [&] { unknown(*bytes, of_copy); });
+
+  // Records of before there was that line stay valid, and tell nothing; nor do llm.c's folders.
+  const std::string record_file = folder / "bytes/made_from.txt", record = read_text(record_file);
+  write_text(record_file, record.substr(0, record.rfind("token ids = ")));
+  EXPECT_TRUE(is_prepared(plain));
+  EXPECT_EQ(unknown(*bytes, of_bytes), std::vector<std::string>{folder / "bytes"});
+  std::filesystem::remove(record_file);
+  EXPECT_EQ(unknown(*bytes, of_bytes), std::vector<std::string>{folder / "bytes"});
+  EXPECT_EQ(check_made_by(*bytes, SyntheticDataset(0, "train", 300)), none);
+}
+
 TEST(Prepare, RefusesATextWithNothingToTrainOn) {
   TempFolder folder;
   write_text(folder / "one", "x");

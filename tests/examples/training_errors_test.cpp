@@ -107,6 +107,28 @@ TEST_F(Errors, OfData) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "empty_tokens"));
 }
 
+// Before ids beyond the vocabulary would be found, which tell less.
+TEST_F(Errors, OfAnotherTokenizerThanTheShards) {
+  trained("run");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "line number " + std::to_string(i) + " of the text\n";
+  write_text(folder_ / "text", text);
+  prepare({.text = folder_ / "text",
+           .out = folder_ / "pieces",
+           .tokenizer = "train",
+           .vocab_size = 300,
+           .val_fraction = 0});
+  expect_refused({{"data", {{"train", "pieces/train_*.bin"}}}}, Launch::alone, 78,
+                 {"[data.tokenizer] is bytes, but sentencepiece vocab=300 xxh3=",
+                  " made the shards in pieces (made_from.txt there); use --set "
+                  "data.tokenizer=pieces/tokenizer.model, or shards that this tokenizer made"});
+  expect_refused({{"data", {{"tokenizer", "pieces/tokenizer.model"}}},
+                  {"model", {{"vocab_size", 300}}},
+                  {"train", {{"sample_tokens", 9}}}},
+                 Launch::alone, 78,
+                 {"[data.tokenizer] is sentencepiece vocab=300 xxh3=", ", but bytes made the "});
+}
+
 TEST_F(Errors, OfRanksThatDiffer) {
   configure("run", {}, Launch::mpirun);
   const std::string program = trainer() + " --config run.json ";

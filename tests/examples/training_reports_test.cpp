@@ -59,6 +59,19 @@ TEST_F(Reports, SoakMetricsUnderMpirun) {
   expect_good_metrics(Launch::mpirun);
 }
 
+TEST_F(Reports, ShardsThatDoNotTellTheirTokenizerAreNamed) {
+  write_text(folder_ / "text", std::string(2000, 'x') + "\n");
+  prepare({.text = folder_ / "text", .out = folder_ / "own", .val_fraction = 0});
+  const Json config = {{"data", {{"train", "own/train_*.bin"}, {"val", ""}}},
+                       {"train", {{"steps", 1}}}};
+  const std::string line =
+      "data.tokenizer bytes could not be checked: no made_from.txt in own tells which one made";
+  EXPECT_EQ(trained("told", config).log.find("could not be checked"), std::string::npos);
+  std::filesystem::remove(folder_ / "own/made_from.txt");
+  const std::string log = trained("untold", config).log;
+  EXPECT_NE(log.find(line), std::string::npos) << log;
+}
+
 // A codec that meets nothing large enough is not silently none.
 TEST_F(Reports, ACodecThatCompressesNothingIsTold) {
   const Json codec = {{"codec", "int8"}, {"min_elements", 4000}};
