@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.h"
+#include "core/file_error.h"
 #include "data/mapped_file.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
@@ -130,10 +130,12 @@ void encode_all(const MappedFile& file, std::string_view text, const Tokenizer& 
 }
 
 void write_file(const fs::path& path, std::string_view content) {
+  make_file_limits_errors();
+  errno = 0;
   std::ofstream file(path, std::ios::binary);
-  file.write(content.data(), content.size());
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
   file.close();
-  if (!file) fail(Exit::data, "[data] cannot write {}; is the disk full?", path.string());
+  if (!file) fail_to("write", path.string(), errno != 0 ? errno : EIO);
   sync_path(path.string());
 }
 
@@ -215,8 +217,7 @@ class PartialFolder {
            out.string(), difference(out, record));
     fs::remove_all(partial_, error);  // of an attempt that was killed
     if (!error) fs::create_directories(partial_, error);
-    if (error)
-      fail(Exit::data, "[data] cannot make folder {}: {}", partial_.string(), error.message());
+    if (error) fail_to("create", partial_.string(), error.value());
   }
   ~PartialFolder() {
     std::error_code ignored;
@@ -230,9 +231,7 @@ class PartialFolder {
     sync_path(partial_.string());
     std::error_code error;
     fs::rename(partial_, out_, error);
-    if (error)
-      fail(Exit::data, "[data] cannot rename {} to {}: {}", partial_.string(), out_.string(),
-           error.message());
+    if (error) fail_to("rename to " + out_.string(), partial_.string(), error.value());
     complete_ = true;
     sync_path(fs::absolute(out_).parent_path().string());
   }

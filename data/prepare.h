@@ -49,7 +49,8 @@ struct PrepareResult {
 // Everything is made in OUT.partial, which is renamed when it is complete: OUT is whole or absent,
 // whenever the process dies. Text is encoded in pieces of at most 4 KiB that end with a line where
 // they can. The options, and which tokenizer made the ids, are kept in OUT/made_from.txt.
-// Exit::usage for an impossible option, Exit::data for the rest.
+// Exit::usage for an impossible option, Exit::data for the input and an OUT that is in use; what
+// the system refuses to write fails as in core/file_error.h, so a full disk is Exit::restart.
 PrepareResult prepare(const PrepareOptions& options);
 
 // Whether OUT was made with these options from this content of the text and the tokenizer's model,

@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "core/error.h"
+#include "core/file_error.h"
 
 namespace lockstep {
 
@@ -125,10 +125,9 @@ uint64_t Shard::fingerprint() const {
 ShardWriter::ShardWriter(const std::string& path, int width)
     : path_(path), partial_path_(path + ".partial"), width_(width) {
   check(width == 2 || width == 4, "[shard] width {} is neither 2 nor 4", width);
+  make_file_limits_errors();
   descriptor_ = open(partial_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0)
-    fail(Exit::data, "[data] cannot create {}: {}; check folder and rights", partial_path_,
-         std::strerror(errno));
+  if (descriptor_ < 0) fail_to("create", partial_path_, errno);
   buffer_.reserve(size_t{1} << 20);
   const Header header{};  // the real one is written last
   write_bytes(header.data(), sizeof header);
@@ -166,8 +165,8 @@ void ShardWriter::write_bytes(const void* bytes, size_t count) {
     const ssize_t written = write(descriptor_, next, count);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0)
-      fail(Exit::data, "[data] cannot write {}: {}; {} tokens were written, no shard was made",
-           partial_path_, std::strerror(errno), tokens_);
+      fail_to("write", partial_path_, written < 0 ? errno : ENOSPC,
+              fmt::format(" after {} tokens, no shard was made", tokens_));
     next += written, count -= written;
   }
 }
@@ -183,7 +182,7 @@ void ShardWriter::finish() {
   const bool rewound = lseek(descriptor_, 0, SEEK_SET) == 0;
   if (rewound) write_bytes(header.data(), sizeof header);
   if (!rewound || fsync(descriptor_) != 0 || rename(partial_path_.c_str(), path_.c_str()) != 0)
-    fail(Exit::data, "[data] cannot complete {}: {}", path_, std::strerror(errno));
+    fail_to("complete", path_, errno);
   close(descriptor_);
   descriptor_ = -1;
   sync_path(std::filesystem::absolute(path_).parent_path());
@@ -194,7 +193,7 @@ void sync_path(const std::string& path) {
   const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
   const int reason = errno;
   if (descriptor >= 0) close(descriptor);
-  if (!synced) fail(Exit::data, "[data] cannot sync {}: {}", path, std::strerror(reason));
+  if (!synced) fail_to("sync", path, reason);
 }
 
 }  // namespace lockstep

@@ -47,7 +47,7 @@ class Shard {
 // writer destroyed before finish() leaves nothing; a killed one leaves NAME.partial.
 class ShardWriter {
  public:
-  // width: 2 for ids below 65536, else 4. Exit::data for anything the system refuses.
+  // width: 2 for ids below 65536, else 4. What the system refuses fails as in core/file_error.h.
   ShardWriter(const std::string& path, int width);
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
@@ -68,8 +68,8 @@ class ShardWriter {
   std::vector<std::byte> buffer_;
 };
 
-// fsync of a file, or of a folder after a change to its names, so that it survives a crash.
-// Exit::data.
+// fsync of a file, or of a folder after a change to its names, so that it survives a crash. Fails
+// likewise.
 void sync_path(const std::string& path);
 
 }  // namespace lockstep

@@ -4,15 +4,17 @@
 #include <CLI/CLI.hpp>
 #include <fstream>
 
+#include "core/file_error.h"
 #include "examples/command.h"
 
 namespace lockstep {
 
 void write_json(const std::string& path, const std::string& json) {
+  errno = 0;
   std::ofstream file(path);
   file << json << '\n';
   file.close();
-  if (!file) fail(Exit::config, "[bench] cannot write {}; name a file that --json can make", path);
+  if (!file) fail_to("write", path, errno != 0 ? errno : EIO);
 }
 
 void add_bench_command(CLI::App& app, Exit& exit) {

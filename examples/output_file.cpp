@@ -7,35 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
-#include "core/error.h"
 #include "data/mapped_file.h"
 
 namespace lockstep {
-
-namespace {
-
-bool room_helps(int reason) {
-  return reason == ENOSPC || reason == EDQUOT || reason == EFBIG || reason == EIO;
-}
-
-}  // namespace
-
-void fail_to(std::string_view action, const std::string& path, int reason,
-             const std::string& detail) {
-  const bool room = room_helps(reason);
-  fail(room ? Exit::restart : Exit::config, "[file] cannot {} {}: {}{}; {}", action, path,
-       std::strerror(reason), detail,
-       room ? "make room and run the same command again" : "check the folder and its rights");
-}
-
-void make_file_limits_errors() {
-  std::signal(SIGXFSZ, SIG_IGN);
-}
 
 OutputFile::OutputFile(const std::string& path, int64_t expected)
     : path_(path), expected_(expected), hash_(XXH3_createState(), XXH3_freeState) {

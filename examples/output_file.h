@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/file_error.h"
+
 struct XXH3_state_s;
 
 namespace lockstep {
@@ -18,16 +20,8 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
-// What the system refused, as an error: "cannot ACTION PATH: reason". Exit::restart where making
-// room is the remedy (disk full, quota, file size limit, I/O error), else Exit::config.
-[[noreturn]] void fail_to(std::string_view action, const std::string& path, int reason,
-                          const std::string& detail = "");
-
-// Exceeding a file size limit becomes such an error, where by default it kills (SIGXFSZ). For the
-// whole process; every OutputFile asks for it.
-void make_file_limits_errors();
-
-// Errors as above, saying how many of `expected` bytes were written.
+// Errors by fail_to(), saying how many of `expected` bytes were written. File size limits become
+// errors of the whole process.
 class OutputFile {
  public:
   OutputFile(const std::string& path, int64_t expected);  // creates or empties the file
@@ -47,7 +41,7 @@ class OutputFile {
   std::shared_ptr<XXH3_state_s> hash_;
 };
 
-// Of what was printed: that all of it arrived. Errors as above, of "standard output".
+// Of what was printed: that all of it arrived. Errors by fail_to(), of "standard output".
 void finish_output();
 
 // The sum of a file's content as it is on disk now. Exit::data if it cannot be read.

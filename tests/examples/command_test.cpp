@@ -141,6 +141,37 @@ TEST_F(Command, DataWorksOnce) {
                               "out\n");
 }
 
+// The same code as of a run whose disk is full, and the same command goes on after making room.
+TEST_F(Command, DataOnAFullDisk) {
+  std::ofstream(folder_ + "/text") << std::string(200'000, 'x') << "\n";
+  const std::string command = "data --text " + folder_ + "/text --out " + folder_ + "/tokens";
+  const Result full = trainer(command, "sh -c 'ulimit -f 100; exec \"$@\"' sh");  // of 512 bytes
+  EXPECT_EQ(full.code, 75);
+  EXPECT_EQ(full.errors.find("trainer: [file] cannot write " + folder_ +
+                             "/tokens.partial/train_000000.bin.partial: File too large after "),
+            0u)
+      << full.errors;
+  EXPECT_NE(full.errors.find("make room and run the same command again"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/tokens.partial"));
+  EXPECT_EQ(trainer(command).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/tokens/train_000000.bin"));
+}
+
+TEST_F(Command, BenchWhoseJsonCannotBeWritten) {
+  const std::string bench = "bench comm --backend local -b 4K -e 4K -n 1 -w 0 --json ";
+  const Result full = trainer(bench + "/dev/full");
+  EXPECT_EQ(full.code, 75);
+  EXPECT_EQ(
+      full.errors,
+      "trainer: [rank 0] [file] cannot write /dev/full: No space left on device; make room and run "
+      "the same command again\n");
+  const Result absent = trainer(bench + folder_ + "/absent/x.json");
+  EXPECT_EQ(absent.code, 78);
+  EXPECT_EQ(absent.errors, "trainer: [rank 0] [file] cannot write " + folder_ +
+                               "/absent/x.json: No such file or directory; check the folder and "
+                               "its rights\n");
+}
+
 // What is written to a full disk is not done.
 TEST_F(Command, OutputThatDoesNotArriveIsAnError) {
   for (const std::string arguments :
