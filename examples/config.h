@@ -98,7 +98,8 @@ struct CheckpointConfig {
     v("keep_last", keep_last, "how many of the newest checkpoints stay; 0: all", Range{0, 1e6});
     v("resume", resume,
       "auto: from the newest complete checkpoint of run_dir, if there is one; none: from the "
-      "start; else a checkpoint folder");
+      "start, every time; else a checkpoint folder, and when started again from what was saved "
+      "since");
   }
 };
 

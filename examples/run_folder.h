@@ -24,6 +24,7 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
+  const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/config.json"; }
   std::string log_path() const { return path_ + "/log.txt"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }

@@ -63,7 +63,27 @@ std::string key_of(std::string pointer) {
   return pointer.substr(1);
 }
 
+// Of `after`, what is not the same in `before`.
+std::vector<ConfigChange> changes(const Json& before, const Json& after) {
+  std::vector<ConfigChange> all;
+  for (const auto& [pointer, value] : after.items()) {
+    const std::string was = before.contains(pointer) ? before.at(pointer).dump() : "(absent)";
+    if (was != value.dump()) all.push_back({key_of(pointer), was, value.dump()});
+  }
+  return all;
+}
+
+std::optional<ConfigChange> forbidden(const std::vector<ConfigChange>& changes) {
+  for (const ConfigChange& change : changes)
+    if (!matches(noted_keys, change.key) && !matches(free_keys, change.key)) return change;
+  return {};
+}
+
 }  // namespace
+
+std::string SavedRun::resume() const {
+  return Json::parse(config).value(Json::json_pointer("/checkpoint/resume"), "");
+}
 
 std::string SavedRun::to_json() const {
   return Json{{"config", Json::parse(config)},
@@ -101,6 +121,12 @@ SavedRun SavedRun::from_json(const std::string& text, const std::string& where) 
   }
 }
 
+std::optional<ConfigChange> other_run(const std::string& before, const std::string& after) {
+  const Json was = Json::parse(before, nullptr, false);
+  if (!was.is_object()) fail(Exit::data, "[run_dir] its config.json is not JSON; move it away");
+  return forbidden(changes(was.flatten(), Json::parse(after).flatten()));
+}
+
 std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& now) {
   std::vector<std::string> notes;
   const auto note = [&](std::string_view what, const auto& before, const auto& after,
@@ -110,22 +136,16 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
   };
   const Json before = Json::parse(saved.config).flatten(),
              after = Json::parse(now.config).flatten();
-  for (const auto& [pointer, value] : after.items()) {
-    const std::string key = key_of(pointer);
-    const std::string was = before.contains(pointer) ? before.at(pointer).dump() : "(absent)";
-    if (was == value.dump()) continue;
-    if (matches(noted_keys, key)) {
-      note(key, was, value.dump(),
-           key == "train.steps" ? "; the learning rate follows" : "; bits may differ");
-      continue;
-    }
-    if (matches(free_keys, key)) continue;
+  const std::vector<ConfigChange> changed = changes(before, after);
+  if (const auto change = forbidden(changed))
     fail(Exit::config,
          "[{}] is {} but the checkpoint was made with {}; set it back, or start another run_dir "
-         "with "
-         "model.init_from",
-         key, value.dump(), was);
-  }
+         "with model.init_from",
+         change->key, change->after, change->before);
+  for (const ConfigChange& change : changed)
+    if (matches(noted_keys, change.key))
+      note(change.key, change.before, change.after,
+           change.key == "train.steps" ? "; the learning rate follows" : "; bits may differ");
   if (saved.global_batch != now.global_batch)
     fail(Exit::config,
          "[train.global_batch] is {} samples but the checkpoint was made with {}; set it to {} (0, "

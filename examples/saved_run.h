@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,19 @@ struct SavedRun {
   std::string cpu;                   // instruction set that the kernels were compiled for
   std::map<std::string, std::string> environment;  // relevant_environment()
 
+  // What checkpoint.resume was.
+  std::string resume() const;
+
   std::string to_json() const;
   static SavedRun from_json(const std::string& text, const std::string& where);  // Exit::data
 };
+
+// The first key in which two resolved configs are those of different runs: one that no resume may
+// change. Exit::data if `before` is no config.
+struct ConfigChange {
+  std::string key, before, after;  // values as JSON
+};
+std::optional<ConfigChange> other_run(const std::string& before, const std::string& after);
 
 // Exit::config if `now` would not continue what `saved` began: other model, data, batch, precision,
 // seed or optimizer. Returns a line for the log about every difference that is allowed, and says

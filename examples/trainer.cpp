@@ -17,6 +17,7 @@
 #include "examples/ranks.h"
 #include "examples/saved_state.h"
 #include "examples/signals.h"
+#include "examples/start_point.h"
 #include "examples/validate.h"
 
 namespace lockstep {
@@ -86,7 +87,7 @@ Exit Trainer::train() {
       if (first_)
         log_->info(fmt::format(
             "stopped after step {} of {}; the same command resumes{}", t, config_.train.steps,
-            config_.checkpoint.resume == "auto" ? "" : " with --set checkpoint.resume=auto"));
+            config_.checkpoint.resume == "none" ? " with --set checkpoint.resume=auto" : ""));
       return Exit::restart;
     }
   }
@@ -187,37 +188,40 @@ void Trainer::measure_peak() {
 
 // Where to start: the step that the newest complete checkpoint holds, or 0.
 int64_t Trainer::resume() {
-  const std::string found = on_rank_0(communicator_, [&]() -> std::string {
+  StartPoint start;  // rank 0 knows all of it
+  const std::string found = on_rank_0(communicator_, [&] {
     for (const std::string& line : clear_leftovers(folder_->checkpoints())) log_->warn(line);
-    if (config_.checkpoint.resume == "none") return "";
-    if (config_.checkpoint.resume != "auto") return open_checkpoint(config_.checkpoint.resume).path;
-    const auto latest = find_latest_checkpoint(folder_->checkpoints(),
-                                               [&](const std::string& why) { log_->warn(why); });
-    return latest ? latest->path : "";
+    start = find_start(*folder_, config_.checkpoint.resume,
+                       [&](const std::string& why) { log_->warn(why); });
+    if (!start.note.empty()) log_->info(start.note);
+    return start.checkpoint;
   });
   if (found.empty()) {
     if (!config_.model.init_from.empty()) load_weights(config_.model.init_from);
-    set_abandoned_aside(0);
+    take_over_folder(start.abandons, 0);
     return 0;
   }
   const SavedRun saved = SavedRun::from_json(open_checkpoint(found, Check::sizes).metadata, found);
   const std::vector<std::string> notes = check_resumable(saved, describe(saved.step));
   load_state(found);
+  take_over_folder(start.abandons, saved.step);
   replica_.start_after(saved.step, saved.skipped_in_a_row);
   saved_ = saved.step;
   if (first_) {
     log_->info(fmt::format("resumed from {} after step {}", found, saved.step));
     for (const std::string& note : notes) log_->warn("resumed although " + note);
   }
-  set_abandoned_aside(saved.step);
   return saved.step;
 }
 
-// With `auto` there is nothing to set aside but what is damaged, and that stays for inspection.
-void Trainer::set_abandoned_aside(int64_t step) {
-  if (config_.checkpoint.resume == "auto") return;
+// Where the newest is gone on with, there is nothing to set aside but what is damaged, and that
+// stays for inspection.
+void Trainer::take_over_folder(bool abandons, int64_t step) {
   on_rank_0(communicator_, [&] {
-    for (const std::string& line : set_later_aside(folder_->checkpoints(), step)) log_->warn(line);
+    if (metrics_->attempt() > 1) check_same_run(*folder_, print_config(config_));
+    if (abandons)
+      for (const std::string& line : set_later_aside(folder_->checkpoints(), step))
+        log_->warn(line);
     return std::string();
   });
 }

@@ -31,7 +31,7 @@ class Trainer {
   void write_distribution();
   void measure_peak();
   int64_t resume();
-  void set_abandoned_aside(int64_t step);
+  void take_over_folder(bool abandons, int64_t step);
   void load_state(const std::string& checkpoint);
   void load_weights(const std::string& path);
   void occasional_work(StepMetrics& metrics, bool last);

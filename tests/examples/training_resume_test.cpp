@@ -158,6 +158,71 @@ TEST_F(Resume, FromAnOlderCheckpointSetsTheAbandonedOnesAside) {
             1);
 }
 
+// As a job does that runs the same command again until it ends with 0; each attempt makes two
+// steps.
+TEST_F(Resume, APathIsWhereTheFirstAttemptStarts) {
+  const Json saving = {{"checkpoint", {{"every", 1}}}};
+  const auto from = [&](const std::string& path, int64_t n) {
+    return merged(merged(steps(n), saving), {{"checkpoint", {{"resume", path}}}});
+  };
+  trained("whole", merged(steps(6), saving));
+  trained("origin", merged(steps(2), saving));
+  const std::string origin = "origin/checkpoints/step-00000002";
+  trained("run", from(origin, 4));
+  expect_logged("run", "resumed from " + origin + " after step 2");
+  trained("run", from(origin, 5));
+  expect_logged("run", "checkpoint.resume " + origin +
+                           " is where this run started; it goes on from "
+                           "run/checkpoints/step-00000004, which it has saved since");
+  expect_logged("run", "resumed from run/checkpoints/step-00000004 after step 4");
+  std::filesystem::remove_all(folder_ / "origin");  // it has served
+  EXPECT_EQ(trained("run", from(origin, 6)).lines, 4);
+  EXPECT_EQ(trace("run").steps.at(6)["loss"], trace("whole").steps.at(6)["loss"]);
+
+  // Back in the run's own history, likewise; then to another place there.
+  const std::string back = "run/checkpoints/step-00000004";
+  EXPECT_EQ(trained("run", from(back, 5)).lines, 5);
+  expect_logged("run", "set run/checkpoints/step-00000006 aside as ");
+  EXPECT_EQ(trained("run", from(back, 6)).lines, 6);
+  EXPECT_EQ(trained("run", from("run/checkpoints/step-00000005", 6)).lines, 7);
+  EXPECT_EQ(trace("run").steps.at(6)["loss"], trace("whole").steps.at(6)["loss"]);
+}
+
+TEST_F(Resume, APathIsTakenWhereAllOfTheFolderIsDamaged) {
+  trained("origin", steps(2));
+  trained("run", steps(2));
+  std::filesystem::remove(folder_ / "run/checkpoints/step-00000002/manifest.json");
+  const std::string origin = "origin/checkpoints/step-00000002";
+  trained("run", merged(steps(3), {{"checkpoint", {{"resume", origin}}}}));
+  expect_logged("run", "none of its 1 checkpoints is complete");
+  expect_logged("run", "resumed from " + origin + " after step 2");
+}
+
+// Its metrics would be those of two runs.
+TEST_F(Resume, IntoTheFolderOfAnotherRunIsRefused) {
+  const Json other = {{"optim", {{"lr", 0.5}}}};
+  trained("run", steps(2));
+  trained("other", merged(steps(2), other));
+  const std::string config = config_of("run");
+  const auto refused = [&](const std::string& resume) {
+    configure("run", merged(merged(steps(4), other), {{"checkpoint", {{"resume", resume}}}}));
+    expect_one_line(train("run"), 78,
+                    {"[run_dir] run holds another run, made with optim.lr 0.003 instead of 0.5; "
+                     "choose another run_dir, or move that one away"});
+    EXPECT_EQ(config_of("run"), config) << resume;
+    EXPECT_EQ(steps_done("run"), 2) << resume;
+  };
+  for (const std::string resume : {"none", "other/checkpoints/step-00000002"}) {
+    refused(resume);
+    EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-00000002"});
+  }
+  std::filesystem::remove_all(folder_ / "run/checkpoints");
+  refused("auto");
+  // Where nothing was trained, nothing is mixed.
+  std::filesystem::remove(folder_ / "run/metrics.jsonl");
+  EXPECT_EQ(trained("run", merged(steps(1), other)).lines, 1);
+}
+
 TEST_F(Resume, ADamagedCheckpointIsPassedOver) {
   const Json config = merged(steps(3), {{"checkpoint", {{"every", 1}}}});
   trained("run", config);
