@@ -1,6 +1,7 @@
 #include "dist/communicator.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/backend.h"
 #include "dist/work_state.h"
@@ -9,6 +10,21 @@ namespace lockstep {
 
 std::string Topology::describe(int r) const {
   return fmt::format("rank {} on host {}", r, host_name[r]);
+}
+
+std::vector<int> Topology::ranks_on(int host) const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size; ++r)
+    if (host_of[r] == host) ranks.push_back(r);
+  return ranks;
+}
+
+bool Topology::hosts_are_blocks() const {
+  const int block = static_cast<int>(std::count(host_of.begin(), host_of.end(), 0));
+  if (hosts == 1 || block == 1 || !std::has_single_bit(static_cast<unsigned>(block))) return false;
+  for (int r = 0; r < size; ++r)
+    if (host_of[r] != r / block) return false;
+  return true;
 }
 
 std::string Moment::describe() const {

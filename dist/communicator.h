@@ -30,6 +30,10 @@ struct Topology {
 
   bool same_host(int other) const { return host_of[other] == host_of[rank]; }
   std::string describe(int r) const;  // "rank 2 on host a"
+  std::vector<int> ranks_on(int host) const;
+  // Whether hosts hold ranks as the subtrees of a balanced tree do (Window::fold_with), and summing
+  // within them saves anything.
+  bool hosts_are_blocks() const;
 };
 
 // The handle of a started operation. Copies refer to the same operation; a default one is done.
@@ -182,6 +186,9 @@ class Communicator {
   // Small and blocking, for agreeing on things: every rank's bytes (sizes may differ), by rank.
   virtual std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) = 0;
   void barrier() { all_gather_bytes({}); }
+
+  // Memory of this rank beside its windows, in which parts from other hosts arrive; by now.
+  virtual size_t arrival_bytes() { return 0; }
 
   // Runs `function` on the communication thread, the only one that may call MPI, and waits for it.
   virtual void call(const std::function<void()>& function) = 0;

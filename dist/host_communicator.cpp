@@ -1,7 +1,6 @@
 #include "dist/host_communicator.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -26,18 +25,6 @@ constexpr std::chrono::milliseconds kBellPause{50};
 constexpr std::chrono::seconds kWatchdogGrace{1};
 constexpr size_t kBulletinBytes = 16384;
 
-// Whether hosts hold ranks as the subtrees of a balanced tree do (Window::fold_with), and summing
-// within them saves anything.
-bool are_blocks(const Topology& topology) {
-  const auto& host_of = topology.host_of;
-  const int block = static_cast<int>(std::count(host_of.begin(), host_of.end(), 0));
-  if (topology.hosts == 1 || block == 1 || !std::has_single_bit(static_cast<unsigned>(block)))
-    return false;
-  for (int r = 0; r < topology.size; ++r)
-    if (host_of[r] != r / block) return false;
-  return true;
-}
-
 }  // namespace
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
@@ -53,9 +40,9 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
       watchdog_.busy("the start of MPI", limit(start), start.limit_key());
       topology_ = transport_->open();
       watchdog_.rename(topology_.describe(rank()));
-      ranks_of_.resize(topology_.hosts);
-      for (int r = 0; r < size(); ++r) ranks_of_[topology_.host_of[r]].push_back(r);
-      hosts_are_blocks_ = are_blocks(topology_);
+      for (int host = 0; host < topology_.hosts; ++host)
+        ranks_of_.push_back(topology_.ranks_on(host));
+      hosts_are_blocks_ = topology_.hosts_are_blocks();
       const std::vector<size_t> board(topology_.size, sizeof(Board));
       for (auto& memory : transport_->share(board, "the board"))
         boards_.push_back(std::reinterpret_pointer_cast<Board>(memory));
@@ -231,8 +218,22 @@ std::shared_ptr<HostCommunicator::HostWindow> HostCommunicator::create_window(
     bytes.push_back(layout == Layout::whole
                         ? kHeaderBytes + whole
                         : HostWindow::own_part_bytes(part) + size() * sizeof(RelayPlace));
-  return std::make_shared<HostWindow>(name, part_bytes, layout, topology_.rank, windows_++,
-                                      transport_->share(bytes, fmt::format("window '{}'", name)));
+  auto window =
+      std::make_shared<HostWindow>(name, part_bytes, layout, topology_.rank, windows_++,
+                                   transport_->share(bytes, fmt::format("window '{}'", name)));
+  receivers_.push_back(window);
+  return window;
+}
+
+size_t HostCommunicator::arrival_bytes() {
+  size_t sum = 0;
+  call([&] {
+    sum = relays_.bytes();
+    for (const auto& weak : receivers_)
+      if (const auto window = weak.lock())
+        for (const auto& buffer : window->received) sum += buffer.capacity();
+  });
+  return sum;
 }
 
 std::vector<std::vector<std::byte>> HostCommunicator::all_gather_bytes(ByteView mine) {

@@ -36,6 +36,7 @@ class HostCommunicator : public Communicator {
   Work all_reduce(const WindowPtr& window, Combine combine) override;
   Work reclaim(const WindowPtr& window) override;
   std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) override;
+  size_t arrival_bytes() override;
   void call(const std::function<void()>& function) override;
 
   // Collective end of a good run. Everything started must be done.
@@ -109,7 +110,8 @@ class HostCommunicator : public Communicator {
   std::exception_ptr broken_;
   uint64_t started_ = 0;
 
-  std::list<Operation> active_;  // the communication thread's own
+  std::list<Operation> active_;  // the communication thread's own, as the next
+  std::vector<std::weak_ptr<HostWindow>> receivers_;
   std::thread thread_;
 };
 

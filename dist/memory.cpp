@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "dist/stages.h"
@@ -104,22 +105,62 @@ class Plan {
     return {all, most};
   }
 
-  double window_bytes() const {
+  // Of part p in all windows of gradients.
+  double window_bytes(int p) const {
     const size_t count = options_.windows > 0 ? std::min<size_t>(options_.windows, buckets_.size())
                                               : buckets_.size();
     double sum = 0;
-    for (size_t w = 0; w < count; ++w)
-      for (int p = 0; p < ranks_; ++p) {
-        size_t most = 0;
-        for (size_t b = w; b < buckets_.size(); b += count)
-          most = std::max(most,
-                          wire_capacity(options_.rules, model_.parameters, buckets_[b].parts[p]));
-        sum += static_cast<double>(most);
-      }
+    for (size_t w = 0; w < count; ++w) {
+      double most = 0;
+      for (size_t b = w; b < buckets_.size(); b += count)
+        most = std::max(most, part_bytes(buckets_[b], p));
+      sum += most;
+    }
+    return sum;
+  }
+  double window_bytes() const {
+    double sum = 0;
+    for (int p = 0; p < ranks_; ++p) sum += window_bytes(p);
+    return sum;
+  }
+
+  // In which a rank of a host hands on parts of parameters that come from the ranks `from`: of
+  // every size as many buffers as two units need that follow each other, because the last reader of
+  // one may be late when the next is fetched.
+  double relay_bytes(const std::vector<int>& from) const {
+    std::vector<std::map<double, int>> needed(1);  // by unit: how many of which size
+    for (const Bucket& bucket : buckets_) {
+      const size_t unit = model_.unit_of.empty() ? 0 : model_.unit_of[bucket.members[0].parameter];
+      if (unit >= needed.size()) needed.resize(unit + 1);
+      for (int r : from) ++needed[unit][sharded_bytes(bucket.parts[r])];
+    }
+    std::map<double, int> buffers;
+    for (size_t unit = 0; unit < needed.size(); ++unit) {
+      std::map<double, int> both = needed[unit];
+      if (needed.size() > 1)
+        for (const auto& [bytes, count] : needed[(unit + 1) % needed.size()]) both[bytes] += count;
+      for (const auto& [bytes, count] : both) buffers[bytes] = std::max(buffers[bytes], count);
+    }
+    double sum = 0;
+    for (const auto& [bytes, count] : buffers) sum += bytes * count;
     return sum;
   }
 
  private:
+  double part_bytes(const Bucket& bucket, int p) const {
+    if (options_.rules.in_place())
+      return 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p]);
+    return static_cast<double>(wire_capacity(options_.rules, model_.parameters, bucket.parts[p]));
+  }
+  // Runs begin on cache lines.
+  double sharded_bytes(const std::vector<CellRun>& part) const {
+    size_t sum = 0;
+    for (const CellRun& run : part) {
+      const DType dtype = model_.parameters[run.parameter].tensor.dtype();
+      sum += (static_cast<size_t>(run.elements) * size_of(dtype) + 63) / 64 * 64;
+    }
+    return static_cast<double>(sum);
+  }
   double elements_of(size_t i) const {
     return static_cast<double>(model_.parameters[i].tensor.numel());
   }
@@ -172,6 +213,29 @@ double buffer_peak(const Plan& plan) {
   return bytes;
 }
 
+// Gradients arrive by rank, or by host where its ranks are summed before they travel; parameters
+// that have no place of their own, for all ranks of a host at one of them (HostCommunicator::
+// partner). Whole parameters arrive where they live.
+double arrival_peak(const Plan& plan, const Topology& where) {
+  double most = 0;
+  for (int me = 0; me < where.size; ++me) {
+    const std::vector<int> peers = where.ranks_on(where.host_of[me]);
+    const bool folds = plan.options().rules.in_place() && where.hosts_are_blocks();
+    const auto senders =
+        static_cast<double>(folds ? where.hosts - 1 : where.size - std::ssize(peers));
+    double bytes = senders * plan.window_bytes(me);
+    if (plan.options().residence == Residence::sharded) {
+      std::vector<int> from;
+      for (int r = 0; r < where.size; ++r)
+        if (where.host_of[r] != where.host_of[me] && peers[r % peers.size()] == me)
+          from.push_back(r);
+      bytes += plan.relay_bytes(from);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 }  // namespace
 
 MemoryBytes model_states(double elements, int ranks, int zero_stage, const ElementBytes& bytes) {
@@ -183,15 +247,16 @@ MemoryBytes model_states(double elements, int ranks, int zero_stage, const Eleme
           .optimizer = term(bytes.optimizer, 1)};
 }
 
-MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, int ranks,
+MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
                         SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element) {
-  const Plan plan(config, model, ranks, order);
+  const Plan plan(config, model, where.size, order);
   const bool sharded = zero_stages.at(config.zero_stage).shards_optimizer;
   return {.parameters = parameter_peak(plan),
           .gradients = gradient_peak(plan, micro_steps),
           .optimizer =
               optimizer_bytes_per_element * (sharded ? plan.shard_elements() : plan.elements()),
-          .buffers = buffer_peak(plan)};
+          .buffers = buffer_peak(plan),
+          .arrivals = where.hosts > 1 ? arrival_peak(plan, where) : 0};
 }
 
 WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,

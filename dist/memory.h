@@ -21,7 +21,8 @@ struct ElementBytes {
 
 struct MemoryBytes {
   double parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
-  double total() const { return parameters + gradients + optimizer + buffers; }
+  double arrivals = 0;  // on the host: in which parts from other hosts arrive
+  double total() const { return parameters + gradients + optimizer + buffers + arrivals; }
 };
 
 // What outlives a step: each stage divides one more term by the ranks (Rajbhandari et al., "ZeRO",
@@ -38,8 +39,10 @@ struct MemoryModel {
 };
 
 // The peak on the rank with the largest shards: the model's states, and what this implementation
-// adds while it works: padding, buckets in flight, gathered units, residuals, norms.
-MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, int ranks,
+// adds while it works: padding, buckets in flight, gathered units, residuals, norms; with several
+// hosts, the memory in which parts arrive. Of that, what stage 3 hands on within a host is counted
+// as if every rank were as far behind as it may be; it is the most there can be.
+MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
                         SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element);
 
 // What that rank sends to others in a step, at most: gradients (with a codec, as long as it is not

@@ -1,9 +1,13 @@
 // Memory of a rank in which parts from other hosts arrive for all ranks of its host, where the
 // window has no place for them (Layout::own_part). It is lent for one operation at a time and kept
-// for the next, so there is as much as was ever needed at once. Read next: host_messages.cpp.
+// for the next. Sizes recur from step to step and a buffer serves its size alone, so of every size
+// there are as many as were ever needed at once: memory.cpp counts them. Read next:
+// host_messages.cpp.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -24,20 +28,24 @@ class RelayBuffers {
  public:
   explicit RelayBuffers(Transport& transport) : transport_(transport) {}
 
-  // The smallest one that nobody uses, or a new one. It is in use until in_use() says otherwise.
+  // One that nobody uses, or a new one. It is in use until in_use() says otherwise.
   std::pair<std::byte*, RelayPlace> lend(size_t bytes, std::function<bool()> in_use) {
-    Buffer* best = nullptr;
-    for (Buffer& buffer : buffers_)
-      if (buffer.place.bytes >= bytes && (!best || buffer.place.bytes < best->place.bytes) &&
-          !buffer.in_use())
-        best = &buffer;
-    if (!best) {
+    auto free = std::ranges::find_if(buffers_, [bytes](const Buffer& buffer) {
+      return buffer.place.bytes == bytes && !buffer.in_use();
+    });
+    if (free == buffers_.end()) {
       const Transport::Offered offered = transport_.offer(bytes);
-      best = &buffers_.emplace_back(
-          Buffer{offered.memory, {offered.handle, static_cast<uint64_t>(bytes)}, {}});
+      buffers_.push_back({offered.memory, {offered.handle, static_cast<uint64_t>(bytes)}, {}});
+      free = std::prev(buffers_.end());
     }
-    best->in_use = std::move(in_use);
-    return {best->memory.get(), best->place};
+    free->in_use = std::move(in_use);
+    return {free->memory.get(), free->place};
+  }
+
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const Buffer& buffer : buffers_) sum += buffer.place.bytes;
+    return sum;
   }
 
   // That of a peer.

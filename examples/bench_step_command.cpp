@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -80,7 +81,8 @@ struct Table {
   }
 };
 
-void show_memory(Json& json, const MemoryStats& memory, bool shown) {
+// `arrivals` of any rank, the most: beside what allocators count.
+void show_memory(Json& json, const MemoryStats& memory, size_t arrivals, bool shown) {
   if (shown) fmt::print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
   for (int c = 0; c < category_count; ++c) {
     const char* name = name_of(static_cast<Category>(c));
@@ -93,6 +95,22 @@ void show_memory(Json& json, const MemoryStats& memory, bool shown) {
     fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "total", 1e-6 * static_cast<double>(memory.total()),
                1e-6 * static_cast<double>(memory.total_peak));
   json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
+  if (arrivals == 0) return;
+  if (shown)
+    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "from other hosts",
+               1e-6 * static_cast<double>(arrivals), 1e-6 * static_cast<double>(arrivals));
+  json["memory"]["arrivals"] = {{"current", arrivals}, {"peak", arrivals}};
+}
+
+size_t most_arrivals(Communicator& communicator) {
+  const size_t mine = communicator.arrival_bytes();
+  size_t most = 0;
+  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(&mine, 1)))) {
+    size_t theirs;
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    most = std::max(most, theirs);
+  }
+  return most;
 }
 
 // The formula for every stage, so that they can be compared before one is chosen; the allocator's
@@ -100,19 +118,20 @@ void show_memory(Json& json, const MemoryStats& memory, bool shown) {
 void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool shown) {
   if (dist.reducer == "naive") return;
   if (shown)
-    fmt::print("\n{:<22}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "formula, MB per rank", "parameters",
-               "gradients", "optimizer", "buffers", "total");
+    fmt::print("\n{:<22}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "formula, MB per rank",
+               "parameters", "gradients", "optimizer", "buffers", "arrivals", "total");
   for (int stage = 0; stage <= 3; ++stage) {
     const MemoryBytes plan = replica.memory_plan(stage);
     if (shown)
-      fmt::print("{:<22}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n",
+      fmt::print("{:<22}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n",
                  fmt::format("zero_stage {}{}", stage, stage == dist.zero_stage ? " (ran)" : ""),
                  1e-6 * plan.parameters, 1e-6 * plan.gradients, 1e-6 * plan.optimizer,
-                 1e-6 * plan.buffers, 1e-6 * plan.total());
+                 1e-6 * plan.buffers, 1e-6 * plan.arrivals, 1e-6 * plan.total());
     json["memory_formula"][stage] = {{"parameters", plan.parameters},
                                      {"gradients", plan.gradients},
                                      {"optimizer", plan.optimizer},
-                                     {"buffers", plan.buffers}};
+                                     {"buffers", plan.buffers},
+                                     {"arrivals", plan.arrivals}};
   }
 }
 
@@ -208,7 +227,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
     table.json["overlap"] = Json::parse(to_json(report, step_ms));
     if (first) print_overlap(report, step_ms);
   }
-  show_memory(table.json, memory, first);
+  show_memory(table.json, memory, most_arrivals(communicator), first);
   show_plans(table.json, replica, config.dist, first);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
 }

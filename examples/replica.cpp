@@ -336,8 +336,8 @@ MemoryModel Replica::memory_model() const {
 MemoryBytes Replica::memory_plan(int zero_stage) const {
   DistConfig dist = config_.dist;
   dist.zero_stage = zero_stage;
-  return lockstep::memory_plan(dist, memory_model(), communicator_.size(), sum_order(config_.train),
-                               accumulation_,
+  return lockstep::memory_plan(dist, memory_model(), communicator_.topology(),
+                               sum_order(config_.train), accumulation_,
                                state_bytes_per_element(config_.optim, config_.train.dtype()));
 }
 

@@ -166,7 +166,7 @@ void Trainer::write_distribution() {
           ? ""
           : fmt::format(" as {} ({:.0f} % of their elements)", codec, 100 * wire.compressed),
       1e-6 * wire.gradients, 1e-6 * wire.parameters, 1e-6 * memory.parameters,
-      1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * memory.buffers));
+      1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * (memory.buffers + memory.arrivals)));
   if (codec != "none" && wire.compressed == 0)
     log_->warn(
         fmt::format("codec {} compresses nothing: no matrix has {} elements; lower "

@@ -123,8 +123,11 @@ TEST(Configs, FitEightGpusOf80Gb) {
     double count = 0;
     for (const NamedTensor& p : model.parameters) count += static_cast<double>(p.tensor.numel());
     EXPECT_NEAR(count, parameters, 0.001 * parameters) << name;
+    Topology one_host;
+    one_host.size = one_host.local_size = 8;
+    one_host.host_of.assign(8, 0);
     const MemoryBytes plan =
-        memory_plan(config.dist, model, 8, SumOrder::same_world, accumulation(config, 8),
+        memory_plan(config.dist, model, one_host, SumOrder::same_world, accumulation(config, 8),
                     state_bytes_per_element(config.optim, config.train.dtype()));
     const double total = plan.total() + activation_bytes(config);
     EXPECT_LT(total, 0.9 * 80e9) << name;
