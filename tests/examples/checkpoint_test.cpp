@@ -14,7 +14,7 @@
 
 #include "dist/local.h"
 #include "examples/agree.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "dist/launch.h"
 #include "examples/output_file.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

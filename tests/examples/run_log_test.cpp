@@ -11,7 +11,7 @@
 
 #include "examples/build_info.h"
 #include "examples/terminal.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

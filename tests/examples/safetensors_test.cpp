@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/philox.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

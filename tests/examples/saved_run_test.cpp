@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/config_io.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {

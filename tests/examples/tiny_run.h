@@ -12,7 +12,7 @@
 #include <string>
 
 #include "data/prepare.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 

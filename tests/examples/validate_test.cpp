@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "examples/config_io.h"
-#include "tests/examples/file_test_util.h"
+#include "tests/file_test_util.h"
 
 namespace lockstep {
 namespace {
