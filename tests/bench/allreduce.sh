@@ -7,14 +7,7 @@ call="$0 $*"
 repeat=5 iters=20
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-while [ $# -gt 0 ]; do
-  case $1 in
-    --repeat) repeat=${2:-}; positive "$repeat" "$1" ;;
-    --iters) iters=${2:-}; positive "$iters" "$1" ;;
-    *) usage >&2; exit 64 ;;
-  esac
-  shift 2
-done
+read_options "repeat iters" "$@"
 need_trainer
 
 echo "## All-reduce within a host"

@@ -17,6 +17,25 @@ usage() { # prints the first comment of the script
 positive() { # VALUE OPTION: an error unless it is a whole number above 0
   [[ $1 =~ ^[1-9][0-9]*$ ]] || { echo "$(basename "$0"): $2 '$1' is not a whole number above 0" >&2; exit 64; }
 }
+# --some-name VALUE sets the variable some_name. "name" takes whole numbers above 0, "name:0" 0 as well,
+# "name:text" anything, which the script checks.
+read_options() { # "NAMES" ARGUMENT...
+  local names=" $1 " name
+  shift
+  while [ $# -gt 0 ]; do
+    [ "$1" != --help ] || { usage; exit 0; }
+    [[ $1 == --?* && $# -gt 1 ]] || { usage >&2; exit 64; }
+    name=${1#--} name=${name//-/_}
+    case $names in
+      *" $name "*) positive "$2" "$1" ;;
+      *" $name:0 "*) [ "$2" = 0 ] || positive "$2" "$1" ;;
+      *" $name:text "*) ;;
+      *) usage >&2; exit 64 ;;
+    esac
+    printf -v "$name" %s "$2"
+    shift 2
+  done
+}
 need_trainer() {
   [ -x "$trainer" ] || { echo "$(basename "$0"): no $trainer; build it: examples/build.sh build" >&2; exit 64; }
 }

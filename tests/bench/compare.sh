@@ -9,16 +9,7 @@ call="$0 $*"
 rounds=5 steps=10 pytorch_steps=5 models="bench-small gpt2-124m"
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-while [ $# -gt 0 ]; do
-  case $1 in
-    --rounds) rounds=${2:-}; positive "$rounds" "$1" ;;
-    --steps) steps=${2:-}; positive "$steps" "$1" ;;
-    --pytorch-steps) pytorch_steps=${2:-}; positive "$pytorch_steps" "$1" ;;
-    --models) models=${2:-} ;;
-    *) usage >&2; exit 64 ;;
-  esac
-  shift 2
-done
+read_options "rounds steps pytorch_steps models:text" "$@"
 need_trainer
 need_pytorch
 

@@ -10,16 +10,8 @@ call="$0 $*"
 rounds=3 steps=8 apart=4 pytorch_steps=4
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-while [ $# -gt 0 ]; do
-  case $1 in
-    --quick) rounds=1 steps=3 apart=2 pytorch_steps=2; shift; continue ;;
-    --rounds) rounds=${2:-}; positive "$rounds" "$1" ;;
-    --steps) steps=${2:-}; positive "$steps" "$1" ;;
-    --pytorch-steps) pytorch_steps=${2:-}; positive "$pytorch_steps" "$1" ;;
-    *) usage >&2; exit 64 ;;
-  esac
-  shift 2
-done
+if [ "${1:-}" = --quick ]; then rounds=1 steps=3 apart=2 pytorch_steps=2; shift; fi
+read_options "rounds steps pytorch_steps" "$@"
 need_trainer
 need_pytorch
 need_netlab

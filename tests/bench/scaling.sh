@@ -9,16 +9,7 @@ call="$0 $*"
 pairs=15 pytorch_pairs=5 steps=10 pytorch_steps=5
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-while [ $# -gt 0 ]; do
-  case $1 in
-    --pairs) pairs=${2:-}; positive "$pairs" "$1" ;;
-    --pytorch-pairs) pytorch_pairs=${2:-}; [ "$pytorch_pairs" = 0 ] || positive "$pytorch_pairs" "$1" ;;
-    --pytorch-steps) pytorch_steps=${2:-}; positive "$pytorch_steps" "$1" ;;
-    --steps) steps=${2:-}; positive "$steps" "$1" ;;
-    *) usage >&2; exit 64 ;;
-  esac
-  shift 2
-done
+read_options "pairs pytorch_pairs:0 steps pytorch_steps" "$@"
 need_trainer
 [ "$pytorch_pairs" = 0 ] || need_pytorch
 

@@ -7,15 +7,8 @@ call="$0 $*"
 rounds=15 steps=5 stages="0 1 2 3"
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-while [ $# -gt 0 ]; do
-  case $1 in
-    --rounds) rounds=${2:-}; positive "$rounds" "$1" ;;
-    --steps) steps=${2:-}; positive "$steps" "$1" ;;
-    --stages) stages=${2:-}; [[ $stages =~ ^0(\ [1-3])+$ ]] || { usage >&2; exit 64; } ;;
-    *) usage >&2; exit 64 ;;
-  esac
-  shift 2
-done
+read_options "rounds steps stages:text" "$@"
+[[ $stages =~ ^0(\ [1-3])+$ ]] || { usage >&2; exit 64; }
 need_trainer
 
 echo "## Sharding"
