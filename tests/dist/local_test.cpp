@@ -210,19 +210,11 @@ TEST(DistConfig, NamesEveryFieldOnce) {
     names.push_back(name);
   };
   DistConfig().visit(counter);
-  const std::vector<std::string> expected = {"backend",
-                                             "local_ranks",
-                                             "zero_stage",
-                                             "accumulate",
-                                             "reducer",
-                                             "bucket_mb",
-                                             "overlap",
-                                             "compression",
-                                             "timeout_s",
-                                             "start_timeout_s",
-                                             "checkpoint_timeout_s",
-                                             "eval_timeout_s",
-                                             "verify_every"};
+  const std::vector<std::string> expected = {
+      "backend",        "local_ranks", "zero_stage",      "accumulate",
+      "reducer",        "nccl_reduce", "bucket_mb",       "overlap",
+      "compression",    "timeout_s",   "start_timeout_s", "checkpoint_timeout_s",
+      "eval_timeout_s", "verify_every"};
   EXPECT_EQ(names, expected);
 }
 
