@@ -171,6 +171,12 @@ class Backend {
   // Overwrites `out` with what was encoded of the cells [first, first + count) of the run.
   virtual void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,
                       int64_t first, int64_t count, float* out) = 0;
+  // x [n] = decay * past + (1 - decay) * x; past null: zeros. By the calling thread alone.
+  virtual void average(float decay, const float* past, float* x, int64_t n) = 0;
+  // Powers of two near the roots of second moments v [n], as codecs/powers.h has them; and x [n]
+  // times those, or divided by them. By the calling thread alone.
+  virtual void root_powers(const float* v, uint8_t* powers, int64_t n) = 0;
+  virtual void scale_by_powers(const uint8_t* powers, bool divide, float* x, int64_t n) = 0;
 };
 
 // The backend of the calling thread; the CPU's until a scope says otherwise.

@@ -9,6 +9,7 @@
 #include "core/codecs/bf16.h"
 #include "core/codecs/int8.h"
 #include "core/codecs/none.h"
+#include "core/codecs/powers.h"
 #include "core/codecs/rows.h"
 #include "core/codecs/sign.h"
 #include "core/codecs/topk.h"

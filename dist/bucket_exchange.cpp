@@ -78,6 +78,7 @@ class Direct : public BucketExchange {
     report.host_bytes += static_cast<int64_t>(work_.traffic().to_hosts);
   }
   void end_step(bool) override {}
+  void precondition(const std::vector<const float*>&) override {}  // no codec
   std::vector<Tensor> means() override { return gather_ ? members_ : shard_; }
   std::vector<NamedTensor> residuals() const override { return {}; }
 
@@ -96,8 +97,33 @@ struct WireRun {
   CellRun cells;
   CodecRun shape;
   const Codec* codec;
-  bool compressed;  // else it travels as plain fp32
+  bool compressed;                  // else it travels as plain fp32
+  const uint8_t* powers = nullptr;  // by element: what x is divided by on the wire
 };
+
+// x and rest, or null, [n] in pieces: as the codec's own, but x is left divided.
+size_t encode(const WireRun& run, float* x, std::byte* wire, float* rest) {
+  const auto scale = [&](bool divide, float* values) {
+    parallel_pieces(run.cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
+      backend().scale_by_powers(run.powers + begin, divide, values + begin, end - begin);
+    });
+  };
+  if (run.powers) scale(true, x);
+  const size_t bytes = run.codec->encode(run.shape, x, wire, rest);
+  if (run.powers && rest) scale(false, rest);
+  return bytes;
+}
+
+// Elements [at, at + count), whole cells, of the run.
+void decode(const WireRun& run, const std::byte* wire, int64_t at, int64_t count, float* out) {
+  if (const float* plain = run.codec->plain(wire))
+    return backend().move(plain + at, out, count * sizeof(float));
+  run.codec->decode(run.shape, wire, at / cell_size, cell_count(count), out);
+  if (run.powers)
+    parallel_pieces(count, backend().piece(), [&](int64_t begin, int64_t end) {
+      backend().scale_by_powers(run.powers + at + begin, false, out + begin, end - begin);
+    });
+}
 
 // Part p of the wire: its runs, one after the other. Where a codec makes them as long as it likes,
 // a table in front says where each begins, so that a reader finds them whoever wrote them.
@@ -163,9 +189,9 @@ std::vector<WireRun> plan_runs(const ExchangeRules& rules, bool compressed,
   return runs;
 }
 
-// What a lossy codec left out, by element of some layout: that of the last committed step, and that
-// of the step under way, which replaces it when it is committed.
-class Residual {
+// What one step leaves to the next, by element of some layout: that of the last committed step, and
+// that of the step under way, which replaces it when it is committed.
+class Carried {
  public:
   void allocate(int64_t elements) {
     CategoryScope scope(Category::buffers);
@@ -177,6 +203,15 @@ class Residual {
   void add_to(float* x, int64_t offset, int64_t count, bool first) const {
     const float* rest = (first ? committed_ : pending_).data<float>() + offset;
     backend().add(rest, x, count);
+  }
+  // x, a gradient, becomes its share of the momentum; past steps' share is the first exchange's.
+  void average(float decay, float* x, int64_t offset, int64_t count, bool first) {
+    float* next = pending(offset);
+    backend().average(decay, first ? committed_.data<float>() + offset : nullptr, x, count);
+    if (first)
+      backend().move(x, next, count * sizeof(float));
+    else
+      backend().add(x, next, count);
   }
   float* pending(int64_t offset) { return pending_.data<float>() + offset; }
   void commit() { std::swap(committed_, pending_); }
@@ -199,7 +234,10 @@ class Staged : public BucketExchange {
         runs_[compressed].push_back(plan_runs(rules, compressed, parameters, part));
     place_gradients();
     place_shard();
-    if (!rules_.error_feedback || std::ranges::none_of(runs_[1], any_lossy)) return;
+    if (rules_.momentum > 0) momentum_.allocate(bucket_.elements());
+    if (std::ranges::none_of(runs_[1], any_lossy)) return;
+    if (rules_.momentum > 0) allocate_powers();
+    if (!rules_.error_feedback) return;
     sent_.allocate(bucket_.elements());
     owned_.allocate(shard_elements_);
   }
@@ -261,23 +299,50 @@ class Staged : public BucketExchange {
   }
 
   void end_step(bool committed) override {
-    if (!committed || !compressed_ || !sent_.kept()) return;
+    if (!committed) return;
+    if (momentum_.kept()) momentum_.commit();
+    if (!compressed_ || !sent_.kept()) return;
     sent_.commit();
     owned_.commit();
+  }
+
+  // Every owner shows the powers of its part.
+  void precondition(const std::vector<const float*>& moments) override {
+    if (!powers_.defined()) return;
+    communicator_.reclaim(window_).wait();
+    const int rank = communicator_.rank();
+    uint8_t* part = reinterpret_cast<uint8_t*>(window_->part(rank).data());
+    for (size_t i = 0; i < mine(true).size(); ++i) {
+      const CellRun& cells = mine(true)[i].cells;
+      backend().root_powers(moments[i], part + cells.offset - bucket_.edges[rank], cells.elements);
+    }
+    const auto read = [this](auto views) {
+      for (size_t r = 0; r < views.size(); ++r)
+        for (const WireRun& run : runs_[1][r])
+          backend().move(views[r].data() + run.cells.offset - bucket_.edges[r],
+                         powers_.data<uint8_t>() + run.cells.offset, run.cells.elements);
+    };
+    communicator_.gather(window_, read, bucket_.edges[rank + 1] - bucket_.edges[rank]).wait();
+    for (auto& part_runs : runs_[1])
+      for (WireRun& run : part_runs)
+        if (run.compressed) run.powers = powers_.data<uint8_t>() + run.cells.offset;
   }
 
   std::vector<Tensor> means() override { return rules_.gather ? members_ : shard_; }
 
   std::vector<NamedTensor> residuals() const override {
     std::vector<NamedTensor> all;
-    if (!sent_.kept()) return all;
     for (const auto& part : runs_[1])
-      for (const WireRun& run : part)
-        if (run.compressed)
-          all.push_back(named_residual(run, sent_, run.cells.offset, ".residual"));
+      for (const WireRun& run : part) {
+        if (momentum_.kept())
+          all.push_back(named(run, momentum_, run.cells.offset, ".rank_momentum"));
+        if (sent_.kept() && run.compressed)
+          all.push_back(named(run, sent_, run.cells.offset, ".residual"));
+      }
+    if (!owned_.kept()) return all;
     for (size_t i = 0; i < mine(true).size(); ++i)
       if (mine(true)[i].compressed)
-        all.push_back(named_residual(mine(true)[i], owned_, shard_[i].offset(), ".owner_residual"));
+        all.push_back(named(mine(true)[i], owned_, shard_[i].offset(), ".owner_residual"));
     return all;
   }
 
@@ -315,6 +380,11 @@ class Staged : public BucketExchange {
     }
   }
 
+  void allocate_powers() {
+    CategoryScope scope(Category::buffers);
+    powers_ = Tensor::zeros({bucket_.elements()}, DType::u8);
+  }
+
   // The tree over this rank's micro steps; true when it is complete.
   bool add_locally(const MicroStep& micro) {
     for (size_t m = 0; m < members_.size(); ++m)
@@ -332,19 +402,30 @@ class Staged : public BucketExchange {
     fail(Exit::internal, "[exchange] parameter {} is not in its bucket", run.parameter);
   }
 
+  // Of all steps, so that it is there when the first is sent: only then x becomes it.
+  void average(const CellRun& cells, float* x, bool first) {
+    const Scratch<float> copy(compressed_ ? 0 : cells.elements);
+    parallel_pieces(cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
+      float* share = (compressed_ ? x : copy.data()) + begin;
+      if (!compressed_) backend().move(x + begin, share, (end - begin) * sizeof(float));
+      momentum_.average(static_cast<float>(rules_.momentum), share, cells.offset + begin,
+                        end - begin, first);
+    });
+  }
+
   size_t encode_part(int p, const MicroStep& micro) {
     const std::vector<WireRun>& runs = runs_[compressed_][p];
     return WirePart(runs).write(window_->part(p), [&](size_t i, std::byte* wire) {
       const WireRun& run = runs[i];
       float* x = gradient(run.cells);
       const bool fed = sent_.kept() && run.compressed;
+      const bool first = !rules_.reduced || micro.index == 0;
+      if (momentum_.kept()) average(run.cells, x, first);
       if (fed)
         parallel_pieces(run.cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
-          sent_.add_to(x + begin, run.cells.offset + begin, end - begin,
-                       !rules_.reduced || micro.index == 0);
+          sent_.add_to(x + begin, run.cells.offset + begin, end - begin, first);
         });
-      const size_t bytes =
-          run.codec->encode(run.shape, x, wire, fed ? sent_.pending(run.cells.offset) : nullptr);
+      const size_t bytes = encode(run, x, wire, fed ? sent_.pending(run.cells.offset) : nullptr);
       if (run.compressed) {
         plain_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
         packed_bytes_ += static_cast<int64_t>(bytes);
@@ -390,8 +471,7 @@ class Staged : public BucketExchange {
       for (size_t r = 0; r < encoded.size(); ++r) {
         float* decoded = scratch.data() + static_cast<int64_t>(r) * piece;
         parts[r] = plain ? run.codec->plain(encoded[r]) + at : decoded;
-        if (!plain)
-          run.codec->decode(run.shape, encoded[r], at / cell_size, cell_count(count), decoded);
+        if (!plain) decode(run, encoded[r], at, count, decoded);
       }
       backend().tree_sum(parts, {&total, 1}, count);
       sum_->add(micro, offset + at, total, count);
@@ -409,17 +489,10 @@ class Staged : public BucketExchange {
           const int64_t at = shard_[i].offset();
           const bool fed = owned_.kept() && run.compressed;
           if (fed) owned_.add_to(x, at, run.cells.elements, true);
-          const size_t bytes =
-              run.codec->encode(run.shape, x, wire, fed ? owned_.pending(at) : nullptr);
-          if (!run.codec->lossless()) decode(run, wire, x);
+          const size_t bytes = encode(run, x, wire, fed ? owned_.pending(at) : nullptr);
+          if (!run.codec->lossless()) decode(run, wire, 0, run.cells.elements, x);
           return bytes;
         });
-  }
-
-  static void decode(const WireRun& run, const std::byte* wire, float* out) {
-    if (const float* plain = run.codec->plain(wire))
-      return backend().move(plain, out, run.cells.elements * sizeof(float));
-    run.codec->decode(run.shape, wire, 0, run.cells.cells, out);
   }
 
   // Only now is it known how long the encoding is; every rank's next operation on this window is
@@ -432,16 +505,17 @@ class Staged : public BucketExchange {
             const std::vector<WireRun>& runs = runs_[compressed_][r];
             const WirePart wire(runs);
             for (size_t i = 0; i < runs.size(); ++i)
-              decode(runs[i], wire.begin_of(views[r], i), gradient(runs[i].cells));
+              decode(runs[i], wire.begin_of(views[r], i), 0, runs[i].cells.elements,
+                     gradient(runs[i].cells));
           }
         },
         used);
   }
 
-  NamedTensor named_residual(const WireRun& run, const Residual& residual, int64_t offset,
-                             const char* suffix) const {
+  NamedTensor named(const WireRun& run, const Carried& carried, int64_t offset,
+                    const char* suffix) const {
     NamedTensor view = shard_view(parameters_[run.cells.parameter], run.cells,
-                                  residual.committed().storage(), offset, DType::f32);
+                                  carried.committed().storage(), offset, DType::f32);
     return {view.name + suffix, view.tensor};
   }
 
@@ -456,7 +530,9 @@ class Staged : public BucketExchange {
   std::optional<Accumulator> sum_;        // of my part over ranks and micro steps
   int64_t shard_elements_ = 0;
   std::vector<Tensor> shard_, norms_;  // by run of my part
-  Residual sent_, owned_;              // laid out as the bucket, as my shard
+  Carried sent_, owned_;               // residuals, laid out as the bucket, as my shard
+  Carried momentum_;                   // mine, laid out as the bucket
+  Tensor powers_;                      // u8, laid out as the bucket
   bool compressed_ = false;            // this step
   std::vector<Work> exchanges_;
   Work gather_;  // written before the last exchange is done

@@ -19,6 +19,7 @@ struct ExchangeRules {
   bool gather = true;          // everyone gets the whole sum, not only the owner its shard
   bool keep_gradients = true;  // full gradients have memory of their own, not only in flight
   bool error_feedback = true;
+  double momentum = 0;       // above 0: ranks send momenta, divided as precondition() says
   int64_t warmup_steps = 0;  // that travel uncompressed
   int64_t min_elements = 0;  // smaller parameters travel uncompressed, as do vectors
   SumOrder order = SumOrder::same_world;
@@ -50,6 +51,10 @@ class BucketExchange {
   // under way.
   virtual void finish(GradientReport& report, std::vector<CommSpan>& spans) = 0;
   virtual void end_step(bool committed) = 0;
+
+  // Between steps; collective, bucket after bucket. The second moments of my runs, one pointer
+  // each.
+  virtual void precondition(const std::vector<const float*>& moments) = 0;
 
   // After wait(): with rules.gather the members' gradients, else those of my runs.
   virtual std::vector<Tensor> means() = 0;

@@ -14,7 +14,7 @@ constexpr int kWindowsInFlight = 4;
 
 }  // namespace
 
-ReducerOptions reducer_options(const DistConfig& config, SumOrder order) {
+ReducerOptions reducer_options(const DistConfig& config, SumOrder order, double momentum) {
   const Stage& stage = zero_stages.at(config.zero_stage);
   ReducerOptions options;
   options.bucket_bytes = static_cast<int64_t>(config.bucket_mb * (1 << 20));
@@ -30,6 +30,7 @@ ReducerOptions reducer_options(const DistConfig& config, SumOrder order) {
   rules.keep_gradients = stage.keeps_gradients || local_tree;
   rules.order = order;
   rules.error_feedback = config.compression.error_feedback;
+  rules.momentum = momentum;
   rules.warmup_steps = config.compression.warmup_steps;
   rules.min_elements = config.compression.min_elements;
   if (config.compression.codec != "none")
@@ -41,10 +42,10 @@ std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
                                                  Communicator& communicator,
                                                  std::vector<NamedTensor> parameters,
                                                  std::vector<size_t> unit_of, SumOrder order,
-                                                 const Initialise& initialise) {
+                                                 const Initialise& initialise, double momentum) {
   check(!initialise || config.zero_stage == 3,
         "[data_parallel] zero_stage {} needs all parameters from the start", config.zero_stage);
-  const ReducerOptions options = reducer_options(config, order);
+  const ReducerOptions options = reducer_options(config, order, momentum);
   const Codec* codec = options.rules.codec.get();
   if (codec && !codec->fixed_size() && !Allocator::current().memory().on_host())
     fail(Exit::config,

@@ -69,6 +69,11 @@ class DataParallel {
   // to see them, and what codecs left out this time is kept for the next.
   virtual void end_step(bool committed) = 0;
 
+  // Lossy codecs see every element divided by a power of two near the root of its second moment
+  // (core/codecs/powers.h), so that those of a cell are alike to them. `moments`: fp32, one for
+  // each shard. Collective, between steps, before momenta are sent; see make_data_parallel.
+  virtual void precondition(const std::vector<Tensor>& moments) = 0;
+
   // The shards were written outside of a step (a checkpoint was read).
   virtual void shards_changed() = 0;
 
@@ -77,8 +82,9 @@ class DataParallel {
   virtual void release(size_t unit) = 0;
 
   // What must be saved to resume with the same bits, beside shards and optimizer: residuals of
-  // lossy codecs. "parameter.residual" is this rank's own and sums over ranks; the "[first:end]"
-  // ones belong to the owner of the shard.
+  // lossy codecs and momenta that are sent. "parameter.residual" and "parameter.rank_momentum" are
+  // this rank's own and sum over ranks; the "[first:end].owner_residual" belong to the owner of the
+  // shard.
   virtual std::vector<NamedTensor> state() const = 0;
 
   // Whether anything travels while something is computed, from now on; at first dist.overlap says
@@ -97,12 +103,13 @@ using Initialise = std::function<void(size_t i)>;
 // `parameters` in the order of their use in forward (a Module's parameters()); unit_of[i] is the
 // unit of parameter i, ascending (empty: all are unit 0). With zero_stage 3 a unit's parameters are
 // there between acquire() and release() only, which nest; all ranks acquire in the same order. They
-// need not be there before: with `initialise`, each has memory only until its shard is taken.
-std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
-                                                 Communicator& communicator,
-                                                 std::vector<NamedTensor> parameters,
-                                                 std::vector<size_t> unit_of = {},
-                                                 SumOrder order = SumOrder::same_world,
-                                                 const Initialise& initialise = {});
+// need not be there before: with `initialise`, each has memory only until its shard is taken. With
+// `momentum` above 0, what is exchanged after compression.warmup_steps are not gradients but each
+// rank's own momentum, m = momentum * m + (1 - momentum) * gradient, of all steps; precondition()
+// is due then.
+std::unique_ptr<DataParallel> make_data_parallel(
+    const DistConfig& config, Communicator& communicator, std::vector<NamedTensor> parameters,
+    std::vector<size_t> unit_of = {}, SumOrder order = SumOrder::same_world,
+    const Initialise& initialise = {}, double momentum = 0);
 
 }  // namespace lockstep

@@ -16,8 +16,9 @@ namespace {
 // A plan's buckets with the sums that the terms need.
 class Plan {
  public:
-  Plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order)
-      : options_(reducer_options(config, order)),
+  Plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
+       double momentum = 0)
+      : options_(reducer_options(config, order, momentum)),
         model_(model),
         buckets_(plan_buckets(model.parameters, options_.bucket_bytes, ranks,
                               options_.units_apart ? model.unit_of : std::vector<size_t>{})),
@@ -210,6 +211,7 @@ double buffer_peak(const Plan& plan) {
   if (!rules.in_place()) bytes += plan.window_bytes();
   if (rules.codec && !rules.codec->lossless() && rules.error_feedback)
     bytes += 2 * 4 * (plan.bucket_elements() + plan.shard_elements());
+  if (rules.momentum > 0) bytes += (2 * 4 + 1) * plan.bucket_elements();  // and a power of two
   return bytes;
 }
 
@@ -248,8 +250,9 @@ MemoryBytes model_states(double elements, int ranks, int zero_stage, const Eleme
 }
 
 MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
-                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element) {
-  const Plan plan(config, model, where.size, order);
+                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element,
+                        double momentum) {
+  const Plan plan(config, model, where.size, order, momentum);
   const bool sharded = zero_stages.at(config.zero_stage).shards_optimizer;
   return {.parameters = parameter_peak(plan),
           .gradients = gradient_peak(plan, micro_steps),

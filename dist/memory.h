@@ -39,11 +39,12 @@ struct MemoryModel {
 };
 
 // The peak on the rank with the largest shards: the model's states, and what this implementation
-// adds while it works: padding, buckets in flight, gathered units, residuals, norms; with several
-// hosts, the memory in which parts arrive. Of that, what stage 3 hands on within a host is counted
-// as if every rank were as far behind as it may be; it is the most there can be.
+// adds while it works: padding, buckets in flight, gathered units, residuals, momenta, norms; with
+// several hosts, the memory in which parts arrive. Of that, what stage 3 hands on within a host is
+// counted as if every rank were as far behind as it may be; it is the most there can be.
 MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
-                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element);
+                        SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element,
+                        double momentum = 0);
 
 // What that rank sends to others in a step, at most: gradients (with a codec, as long as it is not
 // warming up), and parameters, which with stage 3 are gathered for forward and again for backward.

@@ -59,6 +59,7 @@ class Naive : public DataParallel {
   const std::vector<NamedTensor>& shards() const override { return parameters_; }
   const Tensor& gradient(size_t i) const override { return means_[i]; }
   void end_step(bool) override {}
+  void precondition(const std::vector<Tensor>&) override {}  // no codec
   void shards_changed() override {}
   void acquire(size_t) override {}
   void release(size_t) override {}

@@ -96,6 +96,17 @@ class Reducer : public DataParallel {
     recorder_.next_step();
     placement_->publish();
   }
+  void precondition(const std::vector<Tensor>& moments) override {
+    size_t shard = 0;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      std::vector<const float*> of_my_runs;
+      for (const CellRun& run : buckets_[b].parts[communicator_.rank()])
+        of_my_runs.push_back(options_.rules.gather
+                                 ? moments[run.parameter].data<float>() + run.cell * cell_size
+                                 : moments[shard++].data<float>());
+      exchanges_[b]->precondition(of_my_runs);
+    }
+  }
   void shards_changed() override {
     placement_->begin_update();
     placement_->publish();

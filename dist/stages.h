@@ -18,6 +18,6 @@ constexpr std::array<Stage, 4> zero_stages{{{Residence::replicated, false, true}
                                             {Residence::gathered, true, false},
                                             {Residence::sharded, true, false}}};
 
-ReducerOptions reducer_options(const DistConfig& config, SumOrder order);
+ReducerOptions reducer_options(const DistConfig& config, SumOrder order, double momentum = 0);
 
 }  // namespace lockstep

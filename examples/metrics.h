@@ -15,7 +15,7 @@ struct StepMetrics {
   double loss = 0;      // mean per token of the step's global batch
   std::optional<double> val_loss;
   double lr = 0;
-  double grad_norm = 0;                        // before clipping
+  double grad_norm = 0;                        // before clipping; of momenta once they are sent
   int64_t tokens = 0;                          // predicted in this step, all ranks
   double samples_per_s = 0, tokens_per_s = 0;  // all ranks
   double step_ms = 0;                          // wall clock, as are all times, on rank 0

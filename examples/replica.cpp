@@ -43,6 +43,11 @@ SumOrder sum_order(const TrainConfig& train) {
   return train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
 }
 
+// What ranks send once they compress: for onebit_adam, momenta.
+double sent_momentum(const OptimConfig& optim) {
+  return optim.name == "onebit_adam" ? optim.betas[0] : 0;
+}
+
 }  // namespace
 
 Replica::Replica(const Config& config, Communicator& communicator)
@@ -52,7 +57,8 @@ Replica::Replica(const Config& config, Communicator& communicator)
       model_(config.model, config.train.dtype(), config.train.seed, !sharded(config.dist)),
       parameters_(model_.parameters()),
       gradients_(make_data_parallel(config.dist, communicator, parameters_, units_of(model_),
-                                    sum_order(config.train), initialise_later())),
+                                    sum_order(config.train), initialise_later(),
+                                    sent_momentum(config.optim))),
       optimizer_(
           make_optimizer(config.optim, gradients_->shards(), config.dist.compression.warmup_steps)),
       train_data_(open_train_data(config.data, config.model.vocab_size, config.train.seed)),
@@ -201,7 +207,9 @@ Tensor Replica::batch_loss(const Batch& batch, const ForwardContext& context) {
 // Loss and norm are the same numbers on every rank, and so is what follows from them.
 void Replica::clip_or_skip(const GradientReport& report, double loss) {
   const bool finite = std::isfinite(report.norm) && std::isfinite(loss);
-  scalars_.grad_scale = finite ? clip_factor(report.norm, config_.optim.grad_clip) : 0.0f;
+  // Once the second moment is frozen nothing is clipped: of that no error feedback would hear.
+  const double limit = scalars_.variance_frozen ? 0 : config_.optim.grad_clip;
+  scalars_.grad_scale = finite ? clip_factor(report.norm, limit) : 0.0f;
   scalars_.skip = finite ? 0 : 1;
   skipped_in_a_row_ = finite ? 0 : skipped_in_a_row_ + 1;
   non_finite_ = finite                      ? ""
@@ -214,6 +222,12 @@ void Replica::update() {
   for (size_t i = 0; i < gradients_->shards().size(); ++i)
     optimizer_->step(i, gradients_->gradient(i), kernel_scalars_.for_kernels());
   gradients_->end_step(!scalars_.skip);
+  if (scalars_.step == config_.dist.compression.warmup_steps) precondition();
+}
+
+// From the second moments as they are frozen, so a resume need not know of it.
+void Replica::precondition() {
+  if (sent_momentum(config_.optim) > 0) gradients_->precondition(optimizer_->second_moments());
 }
 
 // In fp64 and in order of the micro batches' global index, so that the sum does not depend on how
@@ -283,6 +297,7 @@ double Replica::evaluate() {
 
 void Replica::start_after(int64_t t, int64_t skipped_in_a_row) {
   skipped_in_a_row_ = skipped_in_a_row;
+  if (t > 0 && t >= config_.dist.compression.warmup_steps) precondition();
   loader_ =
       std::make_unique<Loader>(*train_data_, *sampler_,
                                step_schedule(deal(), communicator_.rank(), communicator_.size(),
@@ -336,9 +351,9 @@ MemoryModel Replica::memory_model() const {
 MemoryBytes Replica::memory_plan(int zero_stage) const {
   DistConfig dist = config_.dist;
   dist.zero_stage = zero_stage;
-  return lockstep::memory_plan(dist, memory_model(), communicator_.topology(),
-                               sum_order(config_.train), accumulation_,
-                               state_bytes_per_element(config_.optim, config_.train.dtype()));
+  return lockstep::memory_plan(
+      dist, memory_model(), communicator_.topology(), sum_order(config_.train), accumulation_,
+      state_bytes_per_element(config_.optim, config_.train.dtype()), sent_momentum(config_.optim));
 }
 
 WireBytes Replica::wire_plan() const {

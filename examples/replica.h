@@ -83,6 +83,7 @@ class Replica {
   Tensor batch_loss(const Batch& batch, const ForwardContext& context);
   void clip_or_skip(const GradientReport& report, double loss);
   void update();
+  void precondition();
   double sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal);
   Deal deal() const;
 

@@ -41,6 +41,9 @@ PieceName parse_name(const std::string& name) {
 bool is_residual(const std::string& tensor) {
   return tensor.ends_with(".residual");
 }
+bool is_of_rank(const std::string& tensor) {
+  return is_residual(tensor) || tensor.ends_with(".rank_momentum");
+}
 
 std::set<std::string> residuals_in(const std::vector<NamedTensor>& state) {
   std::set<std::string> names;
@@ -95,7 +98,7 @@ void SavedState::add_file(const std::string& path, int rank) {
   for (const SafetensorsFile::Entry& entry : files_.back()->entries()) {
     const PieceName name = parse_name(entry.name);
     const auto [begin, end] = name.range.value_or(std::pair(int64_t{0}, numel(entry.shape)));
-    pieces_[{name.tensor, is_residual(name.tensor) ? rank : 0}].push_back(
+    pieces_[{name.tensor, is_of_rank(name.tensor) ? rank : 0}].push_back(
         {begin, end, !name.range, files_.back().get(), &entry});
   }
 }
@@ -107,7 +110,7 @@ std::string SavedState::file_name(const Piece& piece) const {
 const std::vector<SavedState::Piece>& SavedState::pieces_of(const Key& key) const {
   const auto found = pieces_.find(key);
   if (found != pieces_.end()) return found->second;
-  if (is_residual(key.first))
+  if (is_of_rank(key.first))
     refuse(path_, "{} has no tensor \"{}\"", state_file(key.second), key.first);
   refuse(path_, "no tensor \"{}\" in its {} files of tensors", key.first, files_.size());
 }
@@ -188,9 +191,9 @@ void SavedState::check_parameters(const std::vector<NamedTensor>& all) const {
 }
 
 // The first is copied, not added to zero, which would turn -0 into 0.
-void SavedState::read_residual(const NamedTensor& wanted, int rank, int ranks) const {
+void SavedState::read_sum(const NamedTensor& wanted, int rank, int ranks) const {
   const PieceName name = parse_name(wanted.name);
-  check(name.range && wanted.tensor.contiguous(), "[checkpoint] the residual \"{}\"", wanted.name);
+  check(name.range && wanted.tensor.contiguous(), "[checkpoint] the sum \"{}\"", wanted.name);
   std::vector<float> sum(static_cast<size_t>(wanted.tensor.numel()));
   float* to = sum.data();
   for (int from = rank; from < ranks_ && contains(name.tensor); from += ranks)
@@ -207,8 +210,8 @@ void SavedState::read_residual(const NamedTensor& wanted, int rank, int ranks) c
 void SavedState::restore(const std::vector<NamedTensor>& state, int rank, int ranks) const {
   for (const NamedTensor& wanted : state) {
     const std::string name = parse_name(wanted.name).tensor;
-    if (is_residual(name))
-      read_residual(wanted, rank, ranks);
+    if (is_of_rank(name))
+      read_sum(wanted, rank, ranks);
     else if (name.ends_with(".owner_residual") && !contains(name))
       wanted.tensor.storage()->memory().zero(wanted.tensor.raw(), wanted.tensor.bytes());
     else

@@ -2,8 +2,8 @@
 // may be others and cut otherwise. A piece's name says which elements of its tensor it holds:
 // "wte.weight[0:4096].exp_avg"; without a range it is the whole. Any piece may be read from any
 // others that cover it, so the number of ranks, the ZeRO stage and the bucket size may change over
-// a resume. Only residuals belong to a rank (dist/data_parallel.h): they are summed instead.
-// Read next: saved_state.cpp.
+// a resume. Only residuals and momenta that are sent belong to a rank (dist/data_parallel.h): they
+// are summed. Read next: saved_state.cpp.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,9 @@ class SavedState {
   // the same element type, without a gap.
   void read(const NamedTensor& wanted) const;
 
-  // Fills all of a replica's state. A residual on one of `ranks` ranks is the sum of those of the
-  // saved ranks r with r % ranks == rank: with as many ranks as before its own, bit for bit. Where
-  // none was saved it is zero.
+  // Fills all of a replica's state. What belongs to a rank is, on one of `ranks` ranks, the sum of
+  // those of the saved ranks r with r % ranks == rank: with as many ranks as before its own, bit
+  // for bit. Where none was saved it is zero.
   void restore(const std::vector<NamedTensor>& state, int rank, int ranks) const;
 
   // What restore() does to residuals that is no copy: a line each for the log.
@@ -67,7 +67,7 @@ class SavedState {
   template <class Visit>
   void visit_pieces(const Key& key, int64_t begin, int64_t end, DType dtype,
                     const Visit& visit) const;
-  void read_residual(const NamedTensor& wanted, int rank, int ranks) const;
+  void read_sum(const NamedTensor& wanted, int rank, int ranks) const;
   const std::vector<Piece>& pieces_of(const Key& key) const;
   std::string file_name(const Piece& piece) const;
 

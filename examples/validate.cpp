@@ -88,24 +88,23 @@ void check_optim(const OptimConfig& optim) {
           defaults.wsd_decay_share, "optim.schedule is wsd", "optim.schedule=wsd");
 }
 
+bool is_lossy(const std::string& codec) {
+  return codec != "none" && codec != "rows";
+}
+
 // Its second moment is frozen when gradients begin to travel compressed.
 void check_onebit_adam(const Config& config) {
   if (config.optim.name != "onebit_adam") return;
   const CompressionConfig& compression = config.dist.compression;
-  if (compression.codec != "sign" || !compression.error_feedback)
+  if (!is_lossy(compression.codec))
     fail(Exit::config,
-         "[optim.name] onebit_adam is Adam for gradients that are sent by their signs; set "
-         "dist.compression.codec sign, found {}, and leave dist.compression.error_feedback on",
+         "[optim.name] onebit_adam is Adam for gradients that a codec makes smaller; set "
+         "dist.compression.codec to a lossy one, such as sign, found {}, or use adamw",
          compression.codec);
   if (compression.warmup_steps == 0)
     fail(Exit::config,
          "[dist.compression.warmup_steps] 0 leaves onebit_adam no step to learn its second moment "
          "in; 15 to 25 % of train.steps is what its paper takes");
-  if (config.optim.grad_clip > 0)
-    fail(Exit::config,
-         "[optim.grad_clip] {:g}, but the frozen phase of onebit_adam cannot clip: a clipped "
-         "gradient is what error feedback would never hear of; set optim.grad_clip 0",
-         config.optim.grad_clip);
 }
 
 void check_train(const Config& config) {
@@ -157,7 +156,7 @@ void check_compression(const CompressionConfig& compression) {
   const bool compresses = compression.codec != "none";
   only_if(compression.codec == "topk", "dist.compression.ratio", compression.ratio, defaults.ratio,
           "dist.compression.codec is topk", "dist.compression.codec=topk");
-  only_if(compresses && compression.codec != "rows", "dist.compression.error_feedback",
+  only_if(is_lossy(compression.codec), "dist.compression.error_feedback",
           compression.error_feedback, defaults.error_feedback, "dist.compression.codec is lossy",
           "dist.compression.codec=int8");
   only_if(compresses, "dist.compression.warmup_steps", compression.warmup_steps,

@@ -27,8 +27,8 @@ struct OptimConfig {
   template <class V>
   void visit(V& v) {
     v("name", name,
-      "adamw; sgd with momentum; onebit_adam: AdamW whose second moment stays as it is after "
-      "dist.compression.warmup_steps, for gradients that codec sign compresses",
+      "adamw; sgd with momentum; onebit_adam, for lossy codecs: AdamW whose second moment stays as "
+      "it is after dist.compression.warmup_steps, when ranks begin to send momenta",
       Choices{"adamw", "sgd", "onebit_adam"});
     v("lr", lr, "peak learning rate", Range{0, 1e3});
     v("betas", betas, "AdamW's two decay rates", Range{0, 0.999999999});
@@ -42,7 +42,10 @@ struct OptimConfig {
       Range{0, 1});
     v("wsd_decay_share", wsd_decay_share, "share of the steps, at the end, in which wsd falls",
       Range{1e-6, 1});
-    v("grad_clip", grad_clip, "largest global gradient norm; 0: no clipping", Range{0, 1e9});
+    v("grad_clip", grad_clip,
+      "largest global gradient norm; 0: no clipping. onebit_adam clips until its second moment is "
+      "frozen",
+      Range{0, 1e9});
     v("lr_scaling", lr_scaling,
       "how lr follows the global batch: with four times base_batch_tokens linear gives 4x, sqrt 2x",
       Choices{"none", "linear", "sqrt"});

@@ -50,6 +50,7 @@ class FlatOptimizer : public Optimizer {
     for (const Target& t : targets_) buffers.push_back(Tensor::zeros(t.parameter.shape()));
     buffers_.emplace_back(suffix, std::move(buffers));
   }
+  const std::vector<Tensor>& buffers(size_t which) const { return buffers_[which].second; }
   Tensor& buffer(size_t which, size_t i) { return buffers_[which].second[i]; }
   float decay_of(const Target& t) const {
     return t.decays ? static_cast<float>(config_.weight_decay) : 0.0f;
@@ -104,13 +105,14 @@ class AdamW : public FlatOptimizer {
     backend().adamw(options, scalars, grad, t.parameter, t.master_or_null(), buffer(0, i),
                     buffer(1, i));
   }
+  std::vector<Tensor> second_moments() const override { return buffers(1); }
 };
 
 // Tang et al., "1-bit Adam" (2021): after a warm-up as AdamW the second moment is a constant, so
-// the update is linear in the gradients and error feedback makes up for what their codec left out.
-// There each rank adds (1 - beta1) g to its momentum and sends that by its signs; here it sends g
-// and the owner of the shard has the only momentum. With codec sign both send the same, because C(a
-// x) = a C(x) for a > 0, and residuals differ by that factor alone. The paper has no bias
+// the update is linear in the momentum and error feedback makes up for what a codec left out. What
+// arrives then as the gradient is the momentum already: the ranks send theirs. The paper has them
+// start from the common one; here each has its own, as in deep gradient compression (Lin et al.,
+// 2018), because with sharded state no rank knows the common one. The paper has no bias
 // corrections. Here they are AdamW's, the second moment's as of the step that froze it; after a
 // warm-up long enough for the method both are 1.
 class OnebitAdam : public AdamW {

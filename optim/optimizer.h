@@ -23,6 +23,9 @@ class Optimizer {
   // Fills in what the optimizer needs of the scalars of step t, which counts from 1.
   virtual void prepare(StepScalars& scalars, int64_t t) const = 0;
 
+  // The second moments, one for each parameter; none if the optimizer has none.
+  virtual std::vector<Tensor> second_moments() const { return {}; }
+
   // Everything that must be saved to resume with the same bits: "<parameter>.exp_avg" and so on,
   // and the fp32 masters of bf16 parameters as "<parameter>.master".
   virtual std::vector<NamedTensor> state() const = 0;

@@ -161,4 +161,18 @@ void CpuBackend::decode(const CellCodec& codec, const CodecRun& run, const std::
       codec);
 }
 
+void CpuBackend::average(float decay, const float* past, float* x, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) x[i] = (past ? decay * past[i] : 0.0f) + (1.0f - decay) * x[i];
+}
+
+void CpuBackend::root_powers(const float* v, uint8_t* powers, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) powers[i] = codec::root_power(v[i]);
+}
+
+void CpuBackend::scale_by_powers(const uint8_t* powers, bool divide, float* x, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) x[i] *= codec::power(powers[i], divide);
+}
+
 }  // namespace lockstep

@@ -62,6 +62,9 @@ class CpuBackend : public Backend {
                 float* rest) override;
   void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
               int64_t count, float* out) override;
+  void average(float decay, const float* past, float* x, int64_t n) override;
+  void root_powers(const float* v, uint8_t* powers, int64_t n) override;
+  void scale_by_powers(const uint8_t* powers, bool divide, float* x, int64_t n) override;
   void move(const void* from, void* to, size_t bytes) override;
   void zero(void* at, size_t bytes) override;
   void add(const float* x, float* sum, int64_t n) override;

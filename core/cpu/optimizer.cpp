@@ -34,8 +34,8 @@ double sum_squares(const float* x, int64_t n) {
 
 // Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2):
 //   p -= lr wd p;  p -= lr (m / bc1) / (sqrt(v / bc2) + eps)
-// With v frozen, an element that never had a gradient has v = 0 and cannot be scaled: it is left
-// alone, whatever noise a codec put into its gradient.
+// With v frozen, what comes as the gradient is the momentum; and an element that never had a
+// gradient has v = 0 and cannot be scaled: it is left alone, whatever noise a codec put into it.
 void CpuBackend::adamw(const AdamWOptions& options, const StepScalars& scalars, const Tensor& grad,
                        Tensor& param, Tensor* master, Tensor& m, Tensor& v) {
   if (scalars.skip) return;
@@ -50,7 +50,7 @@ void CpuBackend::adamw(const AdamWOptions& options, const StepScalars& scalars, 
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
         const bool seen = vs[i] > 0.0f;
-        ms[i] = seen ? beta1 * ms[i] + (1.0f - beta1) * (gs[i] * grad_scale) : 0.0f;
+        ms[i] = seen ? gs[i] * grad_scale : 0.0f;
         const float change = step_size * ms[i] / (std::sqrt(vs[i]) * root_scale + eps);
         p[i] = keep * p[i] - (seen ? change : 0.0f);
       }

@@ -178,6 +178,32 @@ void decode_run(Stream s, const Rows&, const CodecRun& run, const std::byte* wir
   launch(rows_decode_kernel, blocks, dim3(team_size), 0, s, run, wire, first, out);
 }
 
+// ---- what codecs see in place of a gradient; grid-stride
+
+// Bytes per element: the least possible (12, or 8 without a past).
+__global__ void __launch_bounds__(team_size)
+    average_kernel(float decay, const float* past, float* x, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * team_size;
+  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
+    x[i] = (past ? decay * past[i] : 0.0f) + (1.0f - decay) * x[i];
+}
+
+// Bytes per element: the least possible (5).
+__global__ void __launch_bounds__(team_size)
+    root_powers_kernel(const float* v, uint8_t* powers, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * team_size;
+  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
+    powers[i] = codec::root_power(v[i]);
+}
+
+// Bytes per element: the least possible (9).
+__global__ void __launch_bounds__(team_size)
+    scale_kernel(const uint8_t* powers, bool divide, float* x, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * team_size;
+  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
+    x[i] *= codec::power(powers[i], divide);
+}
+
 }  // namespace
 
 size_t encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x,
@@ -190,6 +216,18 @@ void decode(Stream s, const CellCodec& codec, const CodecRun& run, const std::by
             int64_t first, int64_t count, float* out) {
   const dim3 blocks(static_cast<unsigned>(count));
   std::visit([&](const auto& c) { decode_run(s, c, run, wire, first, blocks, out); }, codec);
+}
+
+void average(Stream s, float decay, const float* past, float* x, int64_t n) {
+  launch(average_kernel, blocks_for(n, team_size), dim3(team_size), 0, s, decay, past, x, n);
+}
+
+void root_powers(Stream s, const float* v, uint8_t* powers, int64_t n) {
+  launch(root_powers_kernel, blocks_for(n, team_size), dim3(team_size), 0, s, v, powers, n);
+}
+
+void scale_by_powers(Stream s, const uint8_t* powers, bool divide, float* x, int64_t n) {
+  launch(scale_kernel, blocks_for(n, team_size), dim3(team_size), 0, s, powers, divide, x, n);
 }
 
 }  // namespace lockstep::cuda

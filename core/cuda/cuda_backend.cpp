@@ -372,4 +372,16 @@ void CudaBackend::decode(const CellCodec& codec, const CodecRun& run, const std:
   cuda::decode(stream_, codec, run, wire, first, count, out);
 }
 
+void CudaBackend::average(float decay, const float* past, float* x, int64_t n) {
+  cuda::average(stream_, decay, past, x, n);
+}
+
+void CudaBackend::root_powers(const float* v, uint8_t* powers, int64_t n) {
+  cuda::root_powers(stream_, v, powers, n);
+}
+
+void CudaBackend::scale_by_powers(const uint8_t* powers, bool divide, float* x, int64_t n) {
+  cuda::scale_by_powers(stream_, powers, divide, x, n);
+}
+
 }  // namespace lockstep

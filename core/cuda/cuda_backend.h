@@ -84,6 +84,9 @@ class CudaBackend : public Backend {
                 float* rest) override;
   void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
               int64_t count, float* out) override;
+  void average(float decay, const float* past, float* x, int64_t n) override;
+  void root_powers(const float* v, uint8_t* powers, int64_t n) override;
+  void scale_by_powers(const uint8_t* powers, bool divide, float* x, int64_t n) override;
 
  private:
   CUstream_st* stream_;

@@ -104,5 +104,8 @@ size_t encode(Stream s, const CellCodec& codec, const CodecRun& run, const float
               std::byte* wire, float* rest, int64_t* scratch);
 void decode(Stream s, const CellCodec& codec, const CodecRun& run, const std::byte* wire,
             int64_t first, int64_t count, float* out);
+void average(Stream s, float decay, const float* past, float* x, int64_t n);
+void root_powers(Stream s, const float* v, uint8_t* powers, int64_t n);
+void scale_by_powers(Stream s, const uint8_t* powers, bool divide, float* x, int64_t n);
 
 }  // namespace lockstep::cuda

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(threads) adamw_kernel(AdamWStep a) {
   if (now.skip) return;
   const bool frozen = now.variance_frozen != 0;
   const float masked = frozen ? 0.0f : -1.0f;  // the variance of what is left alone
-  const float beta1 = a.options.beta1, eps = a.options.eps;
+  const float beta1 = frozen ? 0.0f : a.options.beta1, eps = a.options.eps;
   const float beta2 = frozen ? 1.0f : a.options.beta2, gain2 = frozen ? 0.0f : 1.0f - beta2;
   const float keep = 1.0f - now.lr * a.options.weight_decay;
   const float step_size = now.lr / now.bias_correction1;

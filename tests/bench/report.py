@@ -205,15 +205,17 @@ def learning(path):
     first = plain[seeds[0]]
     print(f"Validation loss, nats per byte, after {first['steps']} steps; against codec none of the same "
           "seed.\nCompression: of what the codec encodes; of the step: everything on the wire.\n\n"
-          "| codec | error feedback | compression | of the step |"
+          "| codec | optimizer | error feedback | compression | of the step |"
           + "".join(f" seed {seed} | against none |" for seed in seeds)
-          + "\n|---|---|---|---|" + "---|---|" * len(seeds))
-    kinds = dict.fromkeys((e["tags"]["codec"], e["tags"]["error_feedback"]) for e in read(path))
-    for codec, fed in kinds:
-        entries = {seed: read(path, seed=seed, codec=codec, error_feedback=fed)[0]["result"]
+          + "\n|---|---|---|---|---|" + "---|---|" * len(seeds))
+    fields = ("codec", "optimizer", "error_feedback")
+    kinds = dict.fromkeys(tuple(e["tags"][field] for field in fields) for e in read(path))
+    for kind in kinds:
+        codec, optimizer, fed = kind
+        entries = {seed: read(path, seed=seed, **dict(zip(fields, kind)))[0]["result"]
                    for seed in seeds}
         one = entries[seeds[0]]
-        print(f"| {codec} | {'' if codec == 'none' else 'yes' if fed == 'true' else 'no'} "
+        print(f"| {codec} | {optimizer} | {'' if codec == 'none' else 'yes' if fed == 'true' else 'no'} "
               f"| {one['compression']:.1f} | {first['wire_bytes'] / one['wire_bytes']:.1f} |"
               + "".join(f" {entries[s]['val_loss']:.4f} "
                         f"| {100 * (entries[s]['val_loss'] / plain[s]['val_loss'] - 1):+.2f} % |"

@@ -571,6 +571,37 @@ TEST(CudaCodecs, TheCpusBits) {
       }
 }
 
+TEST(CudaCodecs, MomentaAreTheCpus) {
+  const int64_t n = 3001;
+  const auto averaged = [&](Backend& k, bool from_zero) {
+    const Tensor past = random_tensor({n}, DType::f32, 1);
+    Tensor x = random_tensor({n}, DType::f32, 2);
+    k.average(0.9f, from_zero ? nullptr : past.data<float>(), x.data<float>(), n);
+    return x;
+  };
+  CudaBackend gpu(nullptr);
+  for (const bool from_zero : {true, false})
+    expect_near(
+        averaged(gpu, from_zero), values(averaged(cpu_backend(), from_zero)),
+        [](size_t) { return 0x1p-22; }, "momenta");
+}
+
+TEST(CudaCodecs, PowersHaveTheCpusBits) {
+  const int64_t n = 3001;
+  const auto trip = [&](Backend& k, bool divide) {
+    std::vector<float> v = random_tensor({n}, DType::f32, 1).to_vector<float>();
+    for (int64_t i = 0; i < n; ++i) v[i] = i % 3 == 0 ? 0.0f : v[i] * v[i] * 1e-9f;
+    std::vector<float> x = random_tensor({n}, DType::f32, 2).to_vector<float>();
+    x[5] = NAN;
+    std::vector<uint8_t> powers(n);
+    k.root_powers(v.data(), powers.data(), n);
+    k.scale_by_powers(powers.data(), divide, x.data(), n);
+    return std::pair(powers, bits_of(x));
+  };
+  CudaBackend gpu(nullptr);
+  for (const bool divide : {true, false}) EXPECT_EQ(trip(gpu, divide), trip(cpu_backend(), divide));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaKernels, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return name_of(info.param); });
 

@@ -281,5 +281,28 @@ TEST(CodecNone, SendsTheBits) {
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(bits(e.decoded[i]), bits(x[i]));
 }
 
+TEST(Powers, AreNearTheRootAndTheWayThereAndBackRoundsNothing) {
+  Floats v = normal(3 * cell_size);
+  for (float& x : v) x = x * x * 1e-9f;
+  v[7] = 0, v[8] = 1, v[9] = 4, v[10] = 3e38f, v[11] = 1.2e-38f;
+  std::vector<uint8_t> powers(v.size());
+  backend().root_powers(v.data(), powers.data(), std::ssize(v));
+  const Floats x = normal(std::ssize(v), 2, 1e-4f);
+  Floats scaled = x;
+  backend().scale_by_powers(powers.data(), true, scaled.data(), std::ssize(x));
+  Floats back = scaled;
+  backend().scale_by_powers(powers.data(), false, back.data(), std::ssize(x));
+  for (size_t i = 0; i < v.size(); ++i) {
+    if (i == 7) continue;
+    const double power = double{x[i]} / double{scaled[i]}, root = std::sqrt(double{v[i]});
+    ASSERT_EQ(std::exp2(std::round(std::log2(power))), power) << i;
+    ASSERT_LE(power / root, std::sqrt(2) * (1 + 1e-6)) << v[i];
+    ASSERT_GE(power / root, std::sqrt(0.5) * (1 - 1e-6)) << v[i];
+    ASSERT_EQ(back[i], x[i]) << i;
+  }
+  EXPECT_EQ(scaled[7], 0.0f) << "an element without a second moment counts as zero";
+  EXPECT_EQ(back[7], 0.0f);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -54,11 +54,17 @@ TEST(Memory, EveryStageHoldsWhatTheFormulaSays) {
   for (const char* arch : {"gpt2", "llama"})
     for (const char* precision : {"fp32", "bf16"})
       for (int stage = 0; stage <= 3; ++stage)
-        for (const char* codec : {"none", "int8"}) {
+        for (const std::string codec : {"none", "int8", "int8, onebit_adam"}) {
           Config config = small_config(arch, precision);
           config.dist.zero_stage = stage;
-          config.dist.compression.codec = codec;
-          if (config.dist.compression.codec != "none") config.dist.compression.min_elements = 1000;
+          if (codec != "none") {
+            config.dist.compression.codec = "int8";
+            config.dist.compression.min_elements = 1000;
+          }
+          if (codec.ends_with("onebit_adam")) {
+            config.optim.name = "onebit_adam";
+            config.dist.compression.warmup_steps = 1;
+          }
           const std::string what =
               fmt::format("{} {} stage {} codec {}", arch, precision, stage, codec);
           run_ranks(config, [&](Communicator& communicator) {

@@ -92,17 +92,21 @@ TEST(SavedState, ResidualsAreSummedSoThatNothingIsLost) {
     return {
         {piece("w", 0, 300, ".residual"), counting(0, 300, scale)},
         {piece("w", 300, count, ".residual"), counting(300, count, scale)},
+        {piece("w", 0, count, ".rank_momentum"), counting(0, count, 2 * scale)},
         {piece("w", 200 * r, 200 * (r + 1), ".owner_residual"), counting(200 * r, 200 * (r + 1))}};
   }));
   const std::vector<std::pair<int, std::vector<float>>> cases = {
       {1, {31}}, {2, {1 + 4 + 16, 2 + 8}}, {5, {1, 2, 4, 8, 16}}, {7, {1, 2, 4, 8, 16, 0, 0}}};
   for (const auto& [ranks, factors] : cases)
     for (int r = 0; r < ranks; ++r) {
-      const Tensor residual = counting(0, count, -1), owned = counting(0, 500, -1);
+      const Tensor residual = counting(0, count, -1), owned = counting(0, 500, -1),
+                   momentum = counting(0, count, -1);
       const std::vector<NamedTensor> state = {{piece("w", 0, count, ".residual"), residual},
+                                              {piece("w", 0, count, ".rank_momentum"), momentum},
                                               {piece("w", 500, 1000, ".owner_residual"), owned}};
       saved.restore(state, r, ranks);
       expect_same_bits(residual, counting(0, count, factors[r]));
+      expect_same_bits(momentum, counting(0, count, 2 * factors[r]));
       expect_same_bits(owned, counting(500, 1000));
       EXPECT_EQ(saved.residual_notes(state, ranks).size(), ranks == before ? 0u : 1u);
       if (ranks == 2) {

@@ -48,7 +48,7 @@ Json tiny_config() {
 }
 
 // Of all tensors that the files of a checkpoint hold, pieces put together: the same for all ways to
-// cut the same tensors. Only residuals are told apart by rank.
+// cut the same tensors. Only residuals and momenta that are sent are told apart by rank.
 std::string digest_of(const std::string& checkpoint) {
   std::map<std::string, std::map<int64_t, std::string>> pieces;  // by tensor and first element
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
@@ -59,7 +59,8 @@ std::string digest_of(const std::string& checkpoint) {
       static const std::regex range("\\[(\\d+):\\d+\\]");
       const bool cut = std::regex_search(tensor.name, part, range);
       std::string name = cut ? part.prefix().str() + part.suffix().str() : tensor.name;
-      if (name.ends_with(".residual")) name += " of " + entry.path().stem().string();
+      if (name.ends_with(".residual") || name.ends_with(".rank_momentum"))
+        name += " of " + entry.path().stem().string();
       const auto bytes = file.bytes(tensor.name);
       pieces[name][cut ? std::stoll(part[1]) : 0].assign(
           reinterpret_cast<const char*>(bytes.data()), bytes.size());
