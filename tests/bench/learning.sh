@@ -1,7 +1,7 @@
 #!/bin/bash
 # What codecs do to learning: the quickstart's training with 2 ranks, the same steps and seed, once per
 # codec with error feedback and without, behind AdamW; those of the fewest bytes behind onebit_adam as well,
-# whose first 100 steps travel uncompressed. Markdown on stdout, progress on stderr. Times do not count here,
+# whose first 30 % of the steps travel uncompressed. Markdown on stdout, progress on stderr. Times do not count here,
 # so the machine need not be quiet. The quickstart's token shards must be there.
 #   tests/bench/learning.sh [--seeds "1337 1 2"] [--steps N=450] > FILE
 set -euo pipefail
@@ -26,7 +26,7 @@ trap 'rm -rf "$runs" "$results"' EXIT
 cd "$root"
 train() { # SEED CODEC ERROR_FEEDBACK OPTIMIZER
   local run=$runs/$1-$2-$3-$4 warmup=0
-  [ "$4" = adamw ] || warmup=100
+  [ "$4" = adamw ] || warmup=$((steps * 3 / 10))
   mpirun -q --oversubscribe --bind-to none -np 2 "$trainer" --config configs/quickstart.json \
     --set run_dir="$run" --set train.seed="$1" --set train.steps="$steps" --set train.sample_tokens=1 \
     --set checkpoint.every=0 --set dist.compression.codec="$2" \
