@@ -151,7 +151,8 @@ BenchCommRow bench_row(Case& c, const Collective& collective, const BenchCommOpt
 
 std::vector<size_t> bench_sizes(const BenchCommOptions& options) {
   if (options.begin_bytes < sizeof(float) || options.end_bytes < options.begin_bytes ||
-      options.factor <= 1 || options.iterations < 1 || options.warmup < 0)
+      !(options.factor > 1) || !std::isfinite(options.factor) || options.iterations < 1 ||
+      options.warmup < 0)
     fail(Exit::usage,
          "[bench comm] begin {} B, end {} B, factor {}, {} iterations, {} warm-up: needs 4 B <= "
          "begin <= end, factor > 1, iterations >= 1, warm-up >= 0",
@@ -161,8 +162,11 @@ std::vector<size_t> bench_sizes(const BenchCommOptions& options) {
   const auto next = [&](double bytes) {
     return options.step_bytes > 0 ? bytes + options.step_bytes : bytes * options.factor;
   };
-  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes = next(bytes))
-    sizes.push_back(static_cast<size_t>(bytes));
+  for (double bytes = options.begin_bytes; bytes <= options.end_bytes; bytes = next(bytes)) {
+    const auto size = static_cast<size_t>(bytes);
+    // Small steps would measure the same number of floats again and again.
+    if (sizes.empty() || size / sizeof(float) > sizes.back() / sizeof(float)) sizes.push_back(size);
+  }
   return sizes;
 }
 

@@ -1,6 +1,6 @@
 // Codecs as dist uses them: by name, with options, on the backend where the data lie. What a codec
 // does to cells is core/codecs.h's; who sends which cells where, and who keeps the residual from
-// one step to the next (error feedback), is the reducer's matter. Read next: core/codecs/bf16.h,
+// one step to the next (error feedback), is BucketExchange's matter. Read next: core/codecs/bf16.h,
 // the shortest codec that loses something.
 #pragma once
 

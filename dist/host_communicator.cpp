@@ -461,12 +461,8 @@ void HostCommunicator::break_with(std::exception_ptr error) {
   Board& board = *boards_[topology_.rank];
   try {
     std::rethrow_exception(error);
-  } catch (const PeerFailure& e) {
-    board.failure = e.failure();
-  } catch (const Error& e) {
-    board.failure = {topology_.rank, e.code(), e.what()};
   } catch (const std::exception& e) {
-    board.failure = {topology_.rank, Exit::internal, e.what()};
+    board.failure = failure_of(topology_.rank, e);
   }
   board.failed.store(1, std::memory_order_release);
   ring_peers();

@@ -187,14 +187,8 @@ void run_rank(LocalWorld& world, int rank, std::unique_ptr<Transport> transport,
     communicator = std::make_unique<HostCommunicator>(std::move(transport), options);
     body(*communicator);
     communicator->finish();
-  } catch (const PeerFailure& error) {
-    leave(error.failure());
-  } catch (const Error& error) {
-    leave({rank, error.code(), error.what()});
-  } catch (const std::system_error& error) {  // a thread that the system refused
-    leave({rank, Exit::config, error.what()});
   } catch (const std::exception& error) {
-    leave({rank, Exit::internal, error.what()});
+    leave(failure_of(rank, error));
   }
 }
 

@@ -280,11 +280,9 @@ void run_mpi(const TransportOptions& options, const std::function<void(Communica
   try {
     body(communicator);
     communicator.finish();
-  } catch (const Error& error) {
-    communicator.abort(error.code(), error.what());
-    throw;
   } catch (const std::exception& error) {
-    communicator.abort(Exit::internal, error.what());
+    const Failure failure = failure_of(communicator.rank(), error);
+    communicator.abort(static_cast<Exit>(failure.code), failure.message);
     throw;
   }
 }

@@ -2,12 +2,24 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <system_error>
 
 namespace lockstep {
 
 Failure::Failure(int rank, Exit code, const char* message)
     : rank(rank), code(static_cast<int32_t>(code)) {
   std::strncpy(this->message, message, sizeof this->message - 1);
+}
+
+Failure failure_of(int rank, const std::exception& error) {
+  if (const auto* peer = dynamic_cast<const PeerFailure*>(&error)) return peer->failure();
+  if (const auto* known = dynamic_cast<const Error*>(&error))
+    return {rank, known->code(), known->what()};
+  if (dynamic_cast<const std::bad_alloc*>(&error))
+    return {rank, Exit::config, "[memory] the system refused memory; something smaller is right"};
+  if (dynamic_cast<const std::system_error*>(&error)) return {rank, Exit::config, error.what()};
+  return {rank, Exit::internal, error.what()};
 }
 
 Topology make_topology(int rank, std::vector<std::string> names,

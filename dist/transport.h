@@ -50,6 +50,10 @@ class PeerFailure : public Error {
   Failure failure_;
 };
 
+// What ends the work of `rank`, as the others are told. What the system refuses (memory, threads)
+// is a matter of settings; anything unknown is Exit::internal.
+Failure failure_of(int rank, const std::exception& error);
+
 // A message under way.
 class Transfer {
  public:

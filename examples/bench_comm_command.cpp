@@ -14,6 +14,7 @@
 #include "dist/local.h"
 #include "dist/mpi.h"
 #include "examples/bench_command.h"
+#include "examples/command.h"
 
 namespace lockstep {
 
@@ -170,6 +171,7 @@ CLI::Option* add_codec_options(CLI::App& command, CommOptions& options) {
   command
       .add_option("--touched", b.touched,
                   "share of the rows of the gradient, of 512 elements each, that are not zero")
+      ->check(finite())
       ->check(CLI::Range(0.0, 1.0))
       ->needs(codec)
       ->capture_default_str();
@@ -198,6 +200,7 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
       ->capture_default_str();
   CLI::Option* factor =
       command->add_option("-f,--stepfactor", b.factor, "from one size to the next: times this")
+          ->check(finite())
           ->capture_default_str();
   command->add_option("-i,--stepbytes", b.step_bytes, "from one size to the next: plus this")
       ->transform(size)

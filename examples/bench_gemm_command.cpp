@@ -10,6 +10,7 @@
 #include "core/backend.h"
 #include "core/parallel.h"
 #include "examples/bench_command.h"
+#include "examples/command.h"
 #include "examples/config_io.h"
 #include "examples/gemm_peak.h"
 #include "examples/ranks.h"
@@ -128,6 +129,7 @@ void add_bench_gemm(CLI::App& bench, Exit& exit) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command->add_option("--seconds", options->seconds, "time per layer")
+      ->check(finite())
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");

@@ -13,6 +13,7 @@
 #include "core/parallel.h"
 #include "examples/bench_command.h"
 #include "examples/bench_overlap.h"
+#include "examples/command.h"
 #include "examples/config_io.h"
 #include "examples/gemm_peak.h"
 #include "examples/ranks.h"
@@ -260,6 +261,7 @@ void add_bench_step(CLI::App& bench, Exit& exit) {
       ->add_option("--link-mbit", options->link_mbit,
                    "rate of a host's link in Mbit/s for the bound; 0: what it was in those steps, "
                    "coding and summing included")
+      ->check(finite())
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");

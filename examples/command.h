@@ -6,7 +6,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace lockstep {
 
@@ -17,5 +18,8 @@ void add_data_command(CLI::App& app, Exit& exit);
 void add_export_command(CLI::App& app, Exit& exit);
 void add_generate_command(CLI::App& app, Exit& exit);
 void add_train_command(CLI::App& app, Exit& exit);
+
+// For an option's check(): refuses NaN and infinities, which CLI11's own ranges let pass.
+CLI::Validator finite();
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "core/allocator.h"
 #include "examples/command.h"
+#include "examples/config_io.h"
 #include "examples/output_file.h"
 #include "examples/saved_model.h"
 #include "examples/saved_state.h"
@@ -41,8 +42,9 @@ std::vector<NamedTensor> load_weights(const SavedModel& saved, bool masters) {
 }
 
 // Beside it first, so that a file of this name is always a whole one.
-FileSum write_beside_and_rename(const std::string& path, const std::vector<NamedTensor>& tensors,
+FileSum write_beside_and_rename(const std::string& out, const std::vector<NamedTensor>& tensors,
                                 const TextMap& metadata) {
+  const std::string path = replaceable(out);
   const std::string temporary = path + ".tmp";
   try {
     const FileSum sum = write_safetensors(temporary, tensors, metadata);
@@ -67,7 +69,8 @@ void export_action(const Options& options) {
       write_beside_and_rename(options.out, weights,
                               {{"format", "pt"},  // whom Python's transformers ask for
                                {"checkpoint", saved.checkpoint.path},
-                               {"step", std::to_string(saved.checkpoint.step)}});
+                               {"step", std::to_string(saved.checkpoint.step)},
+                               {"config", print_config(saved.config)}});
   fmt::print("{}: {} tensors of step {}, {} bytes\n", options.out, weights.size(),
              saved.checkpoint.step, sum.bytes);
 }

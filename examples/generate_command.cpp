@@ -1,6 +1,5 @@
 // `trainer generate`: text from the weights of a checkpoint. Read next: generate.h.
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,9 +24,6 @@ struct Options {
 };
 
 void generate_action(Options options) {
-  if (!std::isfinite(options.generate.temperature))  // CLI11 takes "nan" for not negative
-    fail(Exit::usage, "[generate] --temperature {}; 0 or a positive number is right",
-         options.generate.temperature);
   const auto [checkpoint, config, trained_with] = find_model(options.source);
   const auto tokenizer = open_tokenizer(config.data.tokenizer);
   if (!tokenizer)
@@ -68,6 +64,7 @@ void add_generate_command(CLI::App& app, Exit& exit) {
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
   command->add_option("--temperature", g.temperature, "0: always the most likely token")
+      ->check(finite())
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--top-k", g.top_k, "only the so many most likely tokens; 0: all")

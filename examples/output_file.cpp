@@ -63,6 +63,17 @@ FileSum sum_of_file(const std::string& path) {
   return {file.size(), XXH3_64bits(file.data(), file.size())};
 }
 
+std::string replaceable(const std::string& path) {
+  constexpr int most_links = 40;  // as the system; more are a circle, which opening it will tell
+  std::error_code error;
+  std::filesystem::path place = path;
+  for (int i = 0; i < most_links && std::filesystem::is_symlink(place, error); ++i)
+    place = place.parent_path() / std::filesystem::read_symlink(place, error);
+  if (std::filesystem::exists(place, error) && !std::filesystem::is_regular_file(place, error))
+    fail(Exit::config, "[file] {} is no file that could be replaced; name a file", path);
+  return place.string();
+}
+
 void replace_file(const std::string& path, std::string_view content) {
   const std::string beside = path + ".tmp";
   OutputFile file(beside, static_cast<int64_t>(content.size()));

@@ -47,6 +47,11 @@ void finish_output();
 // The sum of a file's content as it is on disk now. Exit::data if it cannot be read.
 FileSum sum_of_file(const std::string& path);
 
+// PATH itself, or where it leads if it is a link: what may be made, or replaced by a rename.
+// Exit::config if something is there that is no file, and would be gone for everyone: a device, a
+// pipe, a folder.
+std::string replaceable(const std::string& path);
+
 // Replaces a small file as a whole: written beside it as PATH.tmp, synced, renamed.
 void replace_file(const std::string& path, std::string_view content);
 

@@ -24,6 +24,11 @@ namespace lockstep {
 
 namespace {
 
+// Small models send little, and compressed less.
+std::string megabytes(double bytes) {
+  return fmt::format("{:.{}f} MB", 1e-6 * bytes, bytes < 1e5 ? 3 : 1);
+}
+
 bool is_due(int64_t every, int64_t t) {
   return every > 0 && t % every == 0;
 }
@@ -157,21 +162,26 @@ void Trainer::write_distribution() {
   const bool reduced = dist.reduced();
   const std::string& codec = dist.compression.codec;
   log_->info(fmt::format(
-      "zero_stage {}, accumulate {}: gradients travel {} per step{}; a rank sends up to {:.1f} MB "
-      "of gradients and {:.1f} MB of parameters per step, and holds {:.1f} MB of parameters, "
+      "zero_stage {}, accumulate {}: gradients travel {} per step{}; a rank sends up to {} of "
+      "gradients and {} of parameters per step, and holds {:.1f} MB of parameters, "
       "{:.1f} of gradients, {:.1f} of optimizer state, {:.1f} of buffers",
       dist.zero_stage, reduced ? "reduced" : "local",
       reduced ? fmt::format("{} times", accumulation(config_, communicator_.size())) : "once",
       codec == "none"
           ? ""
           : fmt::format(" as {} ({:.0f} % of their elements)", codec, 100 * wire.compressed),
-      1e-6 * wire.gradients, 1e-6 * wire.parameters, 1e-6 * memory.parameters,
+      megabytes(wire.gradients), megabytes(wire.parameters), 1e-6 * memory.parameters,
       1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * (memory.buffers + memory.arrivals)));
   if (codec != "none" && wire.compressed == 0)
     log_->warn(
         fmt::format("codec {} compresses nothing: no matrix has {} elements; lower "
                     "dist.compression.min_elements",
                     codec, dist.compression.min_elements));
+  if (codec != "none" && dist.compression.warmup_steps >= config_.train.steps)
+    log_->warn(
+        fmt::format("codec {} compresses nothing in this run: dist.compression.warmup_steps {} of "
+                    "train.steps {} are without it",
+                    codec, dist.compression.warmup_steps, config_.train.steps));
 }
 
 // What MFU is a share of; every rank measures, because together they are slower.

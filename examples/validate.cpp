@@ -84,6 +84,9 @@ void check_optim(const OptimConfig& optim) {
           "optim.name=sgd");
   only_if(scaled, "optim.base_batch_tokens", optim.base_batch_tokens, defaults.base_batch_tokens,
           "optim.lr_scaling is linear or sqrt", "optim.lr_scaling=sqrt");
+  only_if(optim.schedule != "constant", "optim.min_lr_ratio", optim.min_lr_ratio,
+          defaults.min_lr_ratio, "optim.schedule is cosine, linear or wsd",
+          "optim.schedule=cosine");
   only_if(optim.schedule == "wsd", "optim.wsd_decay_share", optim.wsd_decay_share,
           defaults.wsd_decay_share, "optim.schedule is wsd", "optim.schedule=wsd");
 }
@@ -201,8 +204,10 @@ void check_any_world(const Config& config, int ranks) {
   if (config.train.reproducible != "any_world") return;
   if (config.dist.compression.codec != "none")
     fail(Exit::config,
-         "[train.reproducible] any_world needs dist.compression.codec none: what a codec leaves "
-         "out depends on the ranks; use same_world");
+         "[train.reproducible] any_world needs dist.compression.codec none: it adds up "
+         "micro-batches "
+         "as floats, before and after they travel, and a codec's messages are none; use "
+         "same_world");
   if (config.dist.reducer != "bucketed")
     fail(Exit::config, "[train.reproducible] any_world needs dist.reducer bucketed");
   if (config.dist.nccl_reduce != "own")
@@ -240,7 +245,7 @@ void check_data(const Config& config) {
   if (samples && (data.tokenizer == "none" || data.format == "synthetic"))
     fail(Exit::config,
          "[train.sample_tokens] {} needs token ids that stand for text; set data.tokenizer and "
-         "data.train, or train.sample_tokens 0",
+         "data.train, or remove train.sample_tokens, train.sample_prompt and train.sample_every",
          train.sample_tokens);
   if (samples && train.sample_prompt.empty())
     fail(Exit::config,

@@ -15,7 +15,7 @@ case ${1:-} in
 esac
 "$root/examples/install.sh"
 "$root/examples/install.sh" clang-format || echo "going on without it: the format test will be skipped" >&2
-echo "building $root/build"
+echo "building $root/build (the first time about 10 minutes on 2 cores)"
 "$root/examples/build.sh" "$root/build"
 # mpirun refuses to run as root unless told twice; inside a container root is what there is.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <thread>
 
 #include "dist/config.h"
@@ -49,6 +50,16 @@ TEST(Local, AnExceptionInOneRankEndsAll) {
     EXPECT_EQ(error.code(), Exit::data);
     EXPECT_STREQ(error.what(), "[rank 2] [data] shard 7 is truncated");
   }
+}
+
+TEST(Local, MemoryThatTheSystemRefusesIsAMatterOfSettings) {
+  const Error error = error_of(2, {.timeout_s = 20}, [](auto& c) {
+    if (c.rank() == 1) throw std::bad_alloc();
+    c.barrier();
+  });
+  EXPECT_EQ(error.code(), Exit::config);
+  EXPECT_STREQ(error.what(),
+               "[rank 1] [memory] the system refused memory; something smaller is right");
 }
 
 TEST(Local, AnExceptionWhileOthersCreateAWindowEndsAll) {

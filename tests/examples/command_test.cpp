@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 namespace lockstep {
@@ -214,6 +215,29 @@ TEST_F(Command, BenchCommWritesWhatItShows) {
   EXPECT_EQ(rows[0]["bytes"], 4096);
   EXPECT_EQ(rows[7]["bytes"], 8192);
   for (const auto& row : rows) EXPECT_EQ(row["ours"]["wrong"], 0);
+}
+
+TEST_F(Command, BenchCommMeasuresNoSizeTwice) {
+  const std::string json = folder_ + "/sizes.json";
+  const Result result =
+      trainer("bench comm --backend local -b 1000 -e 1010 -f 1.0001 -n 1 -w 0 --json " + json);
+  EXPECT_EQ(result.code, 0) << result.errors;
+  std::set<int> floats;
+  const auto rows = nlohmann::json::parse(read(json))["rows"];
+  for (const auto& row : rows) floats.insert(row["bytes"].get<int>() / 4);
+  EXPECT_EQ(floats, (std::set<int>{250, 251, 252}));
+  EXPECT_EQ(rows.size(), 3 * 4u);
+}
+
+TEST_F(Command, NumbersMustBeNumbers) {
+  for (const std::string bench :
+       {"bench comm --backend local -f ", "bench comm --backend local --codec rows --touched ",
+        "bench step --link-mbit ", "bench gemm --seconds "})
+    for (const std::string value : {"nan", "inf"}) {
+      const Result result = trainer(bench + value);
+      EXPECT_EQ(result.code, 64) << bench << value;
+      EXPECT_NE(result.errors.find("not a finite number"), std::string::npos) << result.errors;
+    }
 }
 
 TEST_F(Command, BenchCommShowsWhatCodecsCostAndSave) {

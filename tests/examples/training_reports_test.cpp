@@ -83,6 +83,17 @@ TEST_F(Reports, ACodecThatCompressesNothingIsTold) {
   const Trace none = trained(
       "none", {{"train", {{"steps", 1}}}, {"dist", {{"compression", {{"codec", "int8"}}}}}});
   EXPECT_NE(none.log.find(warning), std::string::npos) << none.log;
+
+  const Json late = {{"codec", "int8"}, {"min_elements", 4000}, {"warmup_steps", 2}};
+  const auto log_of = [&](int steps) {
+    return trained(fmt::format("late_{}", steps),
+                   {{"train", {{"steps", steps}}}, {"dist", {{"compression", late}}}})
+        .log;
+  };
+  EXPECT_NE(log_of(2).find("codec int8 compresses nothing in this run: "
+                           "dist.compression.warmup_steps 2 of train.steps 2 are without it"),
+            std::string::npos);
+  EXPECT_EQ(log_of(3).find("compresses nothing"), std::string::npos);
 }
 
 TEST_F(Reports, LogHasAHeaderPerAttempt) {

@@ -1,6 +1,7 @@
 // Checkpoints of sharded and compressed runs: whatever is split among the ranks, and whoever goes
 // on from it. Read next: examples/saved_state.h.
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -168,6 +169,7 @@ TEST_F(Shards, AModelIsExportedWholeAndStartsAnotherRun) {
   const SafetensorsFile masters(folder_ / "cut.safetensors");
   for (const auto& entry : masters.entries()) EXPECT_EQ(entry.dtype, "F32") << entry.name;
   EXPECT_EQ(masters.metadata().at("step"), "2");
+  EXPECT_EQ(Json::parse(masters.metadata().at("config"))["model"]["d_model"], 32);
 
   // From the file as from the checkpoint.
   const auto from = [&](const std::string& path) -> Json {
@@ -194,6 +196,17 @@ TEST_F(Shards, AModelIsExportedWholeAndStartsAnotherRun) {
   expect_one_line(command(trainer() + " export --run cut --out nowhere/x"), 78,
                   {"[file] cannot write nowhere/x.tmp: No such file"});
   expect_one_line(command(trainer() + " export --run cut"), 64, {"--out is required"});
+
+  // What is there and is no file stays; a link stays one.
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  for (const std::string there : {"pipe", "cut"})
+    expect_one_line(command(trainer() + " export --run cut --out " + there), 78,
+                    {"[file] " + there + " is no file that could be replaced; name a file"});
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_ / "pipe"));
+  std::filesystem::create_symlink("target.safetensors", folder_ / "link");
+  EXPECT_EQ(command(trainer() + " export --run cut --out link").code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_EQ(SafetensorsFile(folder_ / "target.safetensors").metadata().at("step"), "2");
 }
 
 // The limit comes to one rank of four, when it saves the second time.

@@ -173,9 +173,10 @@ TEST(Validate, Data) {
 }
 
 TEST(Validate, Samples) {
-  EXPECT_EQ(message([](Config& c) { c.train.sample_tokens = 9, c.data.tokenizer = "none"; }),
-            "[train.sample_tokens] 9 needs token ids that stand for text; set data.tokenizer and "
-            "data.train, or train.sample_tokens 0");
+  EXPECT_EQ(
+      message([](Config& c) { c.train.sample_tokens = 9, c.data.tokenizer = "none"; }),
+      "[train.sample_tokens] 9 needs token ids that stand for text; set data.tokenizer and "
+      "data.train, or remove train.sample_tokens, train.sample_prompt and train.sample_every");
   EXPECT_EQ(message([](Config& c) { c.train.sample_tokens = 9, c.train.sample_prompt = ""; }),
             "[train.sample_prompt] is empty; a sample starts from at least one token, such as "
             "\"\\n\"");
@@ -210,6 +211,10 @@ TEST(Validate, KeysThatMeanNothing) {
        "optim.lr_scaling is linear or sqrt",
        "optim.lr_scaling=sqrt",
        "optim.base_batch_tokens=0"},
+      {{"optim.schedule=constant", "optim.min_lr_ratio=0.5"},
+       "optim.schedule is cosine, linear or wsd",
+       "optim.schedule=cosine",
+       "optim.min_lr_ratio=0.1"},
       {{"optim.wsd_decay_share=0.5"},
        "optim.schedule is wsd",
        "optim.schedule=wsd",
