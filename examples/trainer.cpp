@@ -172,6 +172,13 @@ void Trainer::write_distribution() {
           : fmt::format(" as {} ({:.0f} % of their elements)", codec, 100 * wire.compressed),
       megabytes(wire.gradients), megabytes(wire.parameters), 1e-6 * memory.parameters,
       1e-6 * memory.gradients, 1e-6 * memory.optimizer, 1e-6 * (memory.buffers + memory.arrivals)));
+  if (config_.optim.name == "onebit_adam")
+    log_->info(fmt::format(
+        "onebit_adam: after step {} the second moment stays as it is and ranks send momenta{}",
+        dist.compression.warmup_steps,
+        config_.optim.grad_clip > 0
+            ? fmt::format("; optim.grad_clip {:g} ends there", config_.optim.grad_clip)
+            : ""));
   if (codec != "none" && wire.compressed == 0)
     log_->warn(
         fmt::format("codec {} compresses nothing: no matrix has {} elements; lower "

@@ -96,6 +96,21 @@ TEST_F(Reports, ACodecThatCompressesNothingIsTold) {
   EXPECT_EQ(log_of(3).find("compresses nothing"), std::string::npos);
 }
 
+TEST_F(Reports, WhatOnebitAdamChangesIsTold) {
+  const Json codec = {{"codec", "sign"}, {"min_elements", 4000}, {"warmup_steps", 1}};
+  const auto log_of = [&](double clip) {
+    return trained(fmt::format("clip_{}", clip),
+                   {{"optim", {{"name", "onebit_adam"}, {"grad_clip", clip}}},
+                    {"train", {{"steps", 2}}},
+                    {"dist", {{"compression", codec}}}})
+        .log;
+  };
+  const std::string line =
+      "onebit_adam: after step 1 the second moment stays as it is and ranks send momenta";
+  EXPECT_NE(log_of(0.5).find(line + "; optim.grad_clip 0.5 ends there"), std::string::npos);
+  EXPECT_NE(log_of(0).find(line + "\n"), std::string::npos);
+}
+
 TEST_F(Reports, LogHasAHeaderPerAttempt) {
   trained("run", {{"train", {{"steps", 1}}}});
   const Trace run = trained("run", {{"train", {{"steps", 2}}}});
