@@ -108,6 +108,10 @@ void check_onebit_adam(const Config& config) {
     fail(Exit::config,
          "[dist.compression.warmup_steps] 0 leaves onebit_adam no step to learn its second moment "
          "in; 15 to 25 % of train.steps is what its paper takes");
+  if (config.optim.betas[0] == 0)
+    fail(Exit::config,
+         "[optim.betas] {} leave onebit_adam no momentum to send; use [0.9, 0.95], or adamw",
+         as_typed(config.optim.betas));
 }
 
 void check_train(const Config& config) {

@@ -106,6 +106,11 @@ TEST(Validate, OnebitAdam) {
   EXPECT_EQ(changed([](Config& c) { c.dist.compression.warmup_steps = 0; }),
             "[dist.compression.warmup_steps] 0 leaves onebit_adam no step to learn its second "
             "moment in; 15 to 25 % of train.steps is what its paper takes");
+  EXPECT_EQ(changed([](Config& c) {
+              c.optim.betas = {0, 0.95};
+            }),
+            "[optim.betas] [0,0.95] leave onebit_adam no momentum to send; use [0.9, 0.95], or "
+            "adamw");
 }
 
 TEST(Validate, Train) {
