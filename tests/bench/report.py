@@ -146,7 +146,7 @@ def scaling(path):
           "to largest).\nThe stranger's: tokens/s of one beside a process it shares only the machine with, "
           "over one alone. Of the two: what\ndata parallelism costs when the machine's part is taken "
           "out.\n\n| program | precision | rounds | 1 rank | 2 ranks | efficiency | stranger's | of the two "
-          "|\n|---|---|---|---|---|---|---|---|")
+          "| MFU, 2 ranks |\n|---|---|---|---|---|---|---|---|---|")
     for who in ("lockstep", "pytorch"):
         for precision in ("fp32", "bf16"):
             one, beside, two = ([rate(e) for e in sorted(read(path, who=who, precision=precision, ranks=n),
@@ -157,9 +157,11 @@ def scaling(path):
             efficiency = [b / (2 * a) for a, b in zip(one, two)]
             apart = [b / a for a, b in zip(one, beside)]
             of_both = [b / (2 * a) for a, b in zip(beside, two)]
+            mfu = [e["result"]["mfu"]["median"] for e in read(path, who=who, precision=precision, ranks="2")
+                   if "mfu" in e["result"]]
             print(f"| {who} | {precision} | {len(one)} | {median(one):.0f} | {median(two):.0f} "
                   f"| {spread(efficiency, 3)} | {spread(apart, 3) if apart else ''} "
-                  f"| {spread(of_both, 3) if of_both else ''} |")
+                  f"| {spread(of_both, 3) if of_both else ''} | {spread(mfu, 3) if mfu else ''} |")
 
 
 def allreduce(path):

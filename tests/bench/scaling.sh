@@ -3,13 +3,15 @@
 # shares nothing with it but the machine) and 2 ranks by turns, one thread on one core each, fp32 and
 # bf16. What the stranger costs no framework can win back. PyTorch's DDP over gloo in the same run.
 # Markdown on stdout, progress on stderr.
-#   tests/bench/scaling.sh [--pairs K=15] [--pytorch-pairs K=5] [--steps N=10] [--pytorch-steps N=5] > FILE
+#   tests/bench/scaling.sh [--pairs K=15] [--pytorch-pairs K=5] [--steps N=10] [--pytorch-steps N=5]
+#     [--precisions "fp32 bf16"] > FILE
 set -euo pipefail
 call="$0 $*"
-pairs=15 pytorch_pairs=5 steps=10 pytorch_steps=5
+pairs=15 pytorch_pairs=5 steps=10 pytorch_steps=5 precisions="fp32 bf16"
 # shellcheck source=tests/bench/common.sh
 source "$(dirname "$0")/common.sh"
-read_options "pairs pytorch_pairs:0 steps pytorch_steps" "$@"
+read_options "pairs pytorch_pairs:0 steps pytorch_steps precisions:text" "$@"
+[[ $precisions =~ ^(fp32|bf16)(\ (fp32|bf16))?$ ]] || { usage >&2; exit 64; }
 need_trainer
 [ "$pytorch_pairs" = 0 ] || need_pytorch
 
@@ -44,7 +46,7 @@ echo
 for round in $(seq "$((pairs > pytorch_pairs ? pairs : pytorch_pairs))"); do
   order=(1 1+1 2)
   ((round % 2)) || order=(2 1+1 1)
-  for precision in fp32 bf16; do
+  for precision in $precisions; do
     if ((round <= pairs)); then
       for ranks in "${order[@]}"; do run_lockstep "$round" "$precision" "$ranks"; done
     fi
