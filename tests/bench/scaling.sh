@@ -28,7 +28,7 @@ run_lockstep() { # ROUND PRECISION RANKS, which may be 1+1: one beside a strange
     "${bench[@]}" --steps "$steps"
   if [ -n "$stranger" ]; then
     kill -KILL "$stranger"
-    wait "$stranger" || true
+    wait "$stranger" 2> /dev/null || true  # the shell would tell of the kill
   fi
 }
 run_pytorch() { # ROUND PRECISION RANKS; gloo cannot sum bf16 gradients, autocast has fp32 ones
