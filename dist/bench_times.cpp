@@ -51,4 +51,11 @@ int64_t sum_over_ranks(Communicator& communicator, int64_t mine) {
   return total;
 }
 
+int64_t max_over_ranks(Communicator& communicator, int64_t mine) {
+  int64_t most = mine;
+  for (const auto& theirs : gather_values<int64_t>(communicator, {mine}))
+    most = std::max(most, theirs[0]);
+  return most;
+}
+
 }  // namespace lockstep

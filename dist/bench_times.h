@@ -23,5 +23,6 @@ double seconds_of(const std::function<void()>& run);
 
 // Collective.
 int64_t sum_over_ranks(Communicator& communicator, int64_t mine);
+int64_t max_over_ranks(Communicator& communicator, int64_t mine);
 
 }  // namespace lockstep

@@ -4,13 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/parallel.h"
+#include "dist/bench_times.h"
 #include "examples/bench_command.h"
 #include "examples/bench_overlap.h"
 #include "examples/command.h"
@@ -83,7 +83,7 @@ struct Table {
 };
 
 // `arrivals` of any rank, the most: beside what allocators count.
-void show_memory(Json& json, const MemoryStats& memory, size_t arrivals, bool shown) {
+void show_memory(Json& json, const MemoryStats& memory, int64_t arrivals, bool shown) {
   if (shown) fmt::print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
   for (int c = 0; c < category_count; ++c) {
     const char* name = name_of(static_cast<Category>(c));
@@ -101,17 +101,6 @@ void show_memory(Json& json, const MemoryStats& memory, size_t arrivals, bool sh
     fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "from other hosts",
                1e-6 * static_cast<double>(arrivals), 1e-6 * static_cast<double>(arrivals));
   json["memory"]["arrivals"] = {{"current", arrivals}, {"peak", arrivals}};
-}
-
-size_t most_arrivals(Communicator& communicator) {
-  const size_t mine = communicator.arrival_bytes();
-  size_t most = 0;
-  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(&mine, 1)))) {
-    size_t theirs;
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    most = std::max(most, theirs);
-  }
-  return most;
 }
 
 // The formula for every stage, so that they can be compared before one is chosen; the allocator's
@@ -228,7 +217,8 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
     table.json["overlap"] = Json::parse(to_json(report, step_ms));
     if (first) print_overlap(report, step_ms);
   }
-  show_memory(table.json, memory, most_arrivals(communicator), first);
+  const auto arrivals = static_cast<int64_t>(communicator.arrival_bytes());
+  show_memory(table.json, memory, max_over_ranks(communicator, arrivals), first);
   show_plans(table.json, replica, config.dist, first);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dist/launch.h"
+#include "dist/transport.h"
 #include "examples/build_info.h"
 #include "examples/command.h"
 #include "examples/edit_distance.h"
@@ -132,9 +133,8 @@ int main(int argc, char** argv) {
     return static_cast<int>(run({argv + 1, argv + argc}));
   } catch (const Error& error) {
     return static_cast<int>(report(error.code(), error.what()));
-  } catch (const std::bad_alloc&) {
-    return static_cast<int>(
-        report(Exit::config, "[memory] the system refused memory; something smaller is right"));
+  } catch (const std::bad_alloc& error) {
+    return static_cast<int>(report(Exit::config, failure_of(0, error).message));
   } catch (const std::exception& error) {
     return static_cast<int>(report(Exit::internal, error.what()));
   }

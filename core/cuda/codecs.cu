@@ -178,30 +178,32 @@ void decode_run(Stream s, const Rows&, const CodecRun& run, const std::byte* wir
   launch(rows_decode_kernel, blocks, dim3(team_size), 0, s, run, wire, first, out);
 }
 
-// ---- what codecs see in place of a gradient; grid-stride
+// ---- what codecs see in place of a gradient
+
+// f(i) for i in [0, n), grid-stride.
+template <class F>
+__device__ void each_in_grid(int64_t n, F&& f) {
+  const int64_t step = int64_t{gridDim.x} * team_size;
+  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step) f(i);
+}
 
 // Bytes per element: the least possible (12, or 8 without a past).
 __global__ void __launch_bounds__(team_size)
     average_kernel(float decay, const float* past, float* x, int64_t n) {
-  const int64_t step = int64_t{gridDim.x} * team_size;
-  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
-    x[i] = (past ? decay * past[i] : 0.0f) + (1.0f - decay) * x[i];
+  each_in_grid(n,
+               [=](int64_t i) { x[i] = (past ? decay * past[i] : 0.0f) + (1.0f - decay) * x[i]; });
 }
 
 // Bytes per element: the least possible (5).
 __global__ void __launch_bounds__(team_size)
     root_powers_kernel(const float* v, uint8_t* powers, int64_t n) {
-  const int64_t step = int64_t{gridDim.x} * team_size;
-  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
-    powers[i] = codec::root_power(v[i]);
+  each_in_grid(n, [=](int64_t i) { powers[i] = codec::root_power(v[i]); });
 }
 
 // Bytes per element: the least possible (9).
 __global__ void __launch_bounds__(team_size)
     scale_kernel(const uint8_t* powers, bool divide, float* x, int64_t n) {
-  const int64_t step = int64_t{gridDim.x} * team_size;
-  for (int64_t i = int64_t{blockIdx.x} * team_size + threadIdx.x; i < n; i += step)
-    x[i] *= codec::power(powers[i], divide);
+  each_in_grid(n, [=](int64_t i) { x[i] *= codec::power(powers[i], divide); });
 }
 
 }  // namespace

@@ -150,6 +150,15 @@ void receive_sum(const float* mine, float* to, size_t count, ncclComm_t comm, cu
   });
 }
 
+// Every rank sends p what it has at `from` + p `step`, and gets the sum of what is sent to it.
+void exchange_sums(const float* from, size_t step, float* to, size_t count, ncclComm_t comm,
+                   cudaStream_t stream) {
+  const auto part = [&](int p) { return from + static_cast<size_t>(p) * step; };
+  for (int p = 0; p < comm->size; ++p)
+    if (p != comm->rank) send_floats(part(p), count, p, comm, stream);
+  receive_sum(part(comm->rank), to, count, comm, stream);
+}
+
 // Real ones take other types as well.
 void check_floats(ncclDataType_t type) {
   if (type != ncclFloat32) throw std::runtime_error("nccl: sums are of floats");
@@ -236,12 +245,8 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
                                ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
   check_floats(type);
   ++cuda_on_cpu::nccl_sums.reduce_scatter;
-  const auto* whole = static_cast<const float*>(from);
-  for (int p = 0; p < comm->size; ++p)
-    if (p != comm->rank)
-      send_floats(whole + static_cast<size_t>(p) * count, count, p, comm, stream);
-  receive_sum(whole + static_cast<size_t>(comm->rank) * count, static_cast<float*>(to), count, comm,
-              stream);
+  exchange_sums(static_cast<const float*>(from), count, static_cast<float*>(to), count, comm,
+                stream);
   return ncclSuccess;
 }
 
@@ -261,9 +266,6 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
                            ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
   check_floats(type);
   ++cuda_on_cpu::nccl_sums.all_reduce;
-  const auto* mine = static_cast<const float*>(from);
-  for (int p = 0; p < comm->size; ++p)
-    if (p != comm->rank) send_floats(mine, count, p, comm, stream);
-  receive_sum(mine, static_cast<float*>(to), count, comm, stream);
+  exchange_sums(static_cast<const float*>(from), 0, static_cast<float*>(to), count, comm, stream);
   return ncclSuccess;
 }
