@@ -47,6 +47,7 @@ class HostCommunicator : public Communicator {
 
  private:
   struct Board;
+  struct Message;
   struct Operation;
   class HostWindow;
   // `combine` is the exchange of an all_reduce, `collect` its gather: the peers have written
@@ -78,6 +79,7 @@ class HostCommunicator : public Communicator {
   bool views_ready(Operation& operation);
   void note_arrival(Operation& operation);
   bool sends_done(Operation& operation);
+  void drop_done(std::vector<Message>& messages);
   void read(Operation& operation);
   std::vector<int> peers_behind(const Operation& operation) const;
   int relay_behind(const Operation& operation, int r) const;
@@ -112,6 +114,7 @@ class HostCommunicator : public Communicator {
 
   std::list<Operation> active_;  // the communication thread's own, as the next
   std::vector<std::weak_ptr<HostWindow>> receivers_;
+  Work::Time messages_changed_;  // when a message to or from another host last began or ended
   std::thread thread_;
 };
 

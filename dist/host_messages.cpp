@@ -132,11 +132,13 @@ void HostCommunicator::send(Operation& operation, int to, ByteView bytes, size_t
   if (capacity == 0) return;
   operation.traffic.to_hosts += bytes.size();
   operation.sends.push_back({to, transport_->send(to, operation.window->tag, bytes, capacity)});
+  messages_changed_ = std::chrono::steady_clock::now();
 }
 
 void HostCommunicator::receive(Operation& operation, int from, std::span<std::byte> place) {
   if (place.empty()) return;
   operation.receives.push_back({from, transport_->receive(from, operation.window->tag, place)});
+  messages_changed_ = std::chrono::steady_clock::now();
   if (operation.relays && operation.window->layout() == Layout::whole)
     operation.to_deliver.push_back(place);
 }

@@ -93,12 +93,12 @@ class HostCommunicator::HostWindow : public Window {
   const std::vector<std::shared_ptr<std::byte>> memory_;  // by rank, null on other hosts
 };
 
-struct HostCommunicator::Operation {
-  struct Message {
-    int peer;
-    std::unique_ptr<Transfer> transfer;
-  };
+struct HostCommunicator::Message {
+  int peer;
+  std::unique_ptr<Transfer> transfer;
+};
 
+struct HostCommunicator::Operation {
   Kind kind;
   std::shared_ptr<HostWindow> window;
   Combine reader;
