@@ -1,5 +1,5 @@
 // Sums of micro steps, cell by cell: one after the other, or as a balanced tree. Read next:
-// bucket_exchange.cpp.
+// staged_exchange.cpp.
 #pragma once
 
 #include <bit>

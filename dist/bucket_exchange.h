@@ -1,7 +1,7 @@
 // One bucket's way from this rank's gradients to the shard, or the whole, of their sum. Two kinds
 // do the same sums: Direct, where the gradients' own memory is what the peers read, and Staged,
 // where they are encoded for the wire. When to launch is the reducer's matter. Read next:
-// bucket_exchange.cpp.
+// direct_exchange.cpp.
 #pragma once
 
 #include <memory>
@@ -59,18 +59,24 @@ class BucketExchange {
   // After wait(): with rules.gather the members' gradients, else those of my runs.
   virtual std::vector<Tensor> means() = 0;
   virtual std::vector<NamedTensor> residuals() const = 0;
+
+ protected:
+  // On the communication thread, while my shard of the sum is in the cache.
+  static void measure(std::vector<Tensor>& shard, std::vector<Tensor>& norms);
+  // What an operation that is done sent, and when it was under way.
+  static void add_work(const Work& work, GradientReport& report, std::vector<CommSpan>& spans);
 };
 
-// Whether the codec encodes the gradient of this parameter; else it travels as fp32.
-bool is_compressed(const ExchangeRules& rules, const Tensor& whole);
-
-// Bytes of a part's encoding at most: with the codec, and of both that and plain fp32.
-size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
-                  const std::vector<CellRun>& part);
-size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
-                     const std::vector<CellRun>& part);
-
+// The kind that the rules ask for: in_place() or not.
 std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
+                                                     Communicator& communicator,
+                                                     const std::vector<NamedTensor>& parameters,
+                                                     const Bucket& bucket);
+std::unique_ptr<BucketExchange> make_direct_exchange(const ExchangeRules& rules,
+                                                     Communicator& communicator,
+                                                     const std::vector<NamedTensor>& parameters,
+                                                     const Bucket& bucket);
+std::unique_ptr<BucketExchange> make_staged_exchange(const ExchangeRules& rules,
                                                      Communicator& communicator,
                                                      const std::vector<NamedTensor>& parameters,
                                                      const Bucket& bucket);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dist/stages.h"
+#include "dist/wire.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 // Gradients arrive in buckets; a bucket whose last gradient has arrived is exchanged while backward
 // goes on with the next. Buckets are launched in order of their index, never of their readiness, so
 // that all ranks issue the same sequence (Li et al., "PyTorch Distributed", VLDB 2020). What
-// happens to a bucket is bucket_exchange.cpp's matter, where parameters live placement.cpp's. Read
+// happens to a bucket is bucket_exchange.h's matter, where parameters live placement.cpp's. Read
 // next: ../examples/replica.cpp.
 #include "dist/reducer.h"
 
