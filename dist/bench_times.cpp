@@ -2,25 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <span>
 #include <vector>
 
 namespace lockstep {
-
-namespace {
-
-template <class T>
-std::vector<std::vector<T>> gather_values(Communicator& communicator, const std::vector<T>& mine) {
-  std::vector<std::vector<T>> all;
-  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(mine)))) {
-    all.emplace_back(bytes.size() / sizeof(T));
-    std::memcpy(all.back().data(), bytes.data(), bytes.size());
-  }
-  return all;
-}
-
-}  // namespace
 
 BenchTimes time_slowest_rank(Communicator& communicator, int warmup, int iterations,
                              const std::function<double()>& run) {
@@ -43,19 +27,6 @@ double seconds_of(const std::function<void()>& run) {
   const auto start = Clock::now();
   run();
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-int64_t sum_over_ranks(Communicator& communicator, int64_t mine) {
-  int64_t total = 0;
-  for (const auto& theirs : gather_values<int64_t>(communicator, {mine})) total += theirs[0];
-  return total;
-}
-
-int64_t max_over_ranks(Communicator& communicator, int64_t mine) {
-  int64_t most = mine;
-  for (const auto& theirs : gather_values<int64_t>(communicator, {mine}))
-    most = std::max(most, theirs[0]);
-  return most;
 }
 
 }  // namespace lockstep

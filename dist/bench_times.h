@@ -1,8 +1,7 @@
-// What the benchmarks of dist/ share: timing something that all ranks do, and talking about it.
-// Read next: bench_comm.h, bench_codec.h.
+// What the benchmarks of dist/ share: timing something that all ranks do. Read next: bench_comm.h,
+// bench_codec.h.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 
 #include "dist/communicator.h"
@@ -20,9 +19,5 @@ BenchTimes time_slowest_rank(Communicator& communicator, int warmup, int iterati
                              const std::function<double()>& run);
 
 double seconds_of(const std::function<void()>& run);
-
-// Collective.
-int64_t sum_over_ranks(Communicator& communicator, int64_t mine);
-int64_t max_over_ranks(Communicator& communicator, int64_t mine);
 
 }  // namespace lockstep

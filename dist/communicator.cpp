@@ -109,4 +109,17 @@ Work all_reduce_floats(Communicator& communicator, const WindowPtr& window) {
   return communicator.all_reduce(window, sum_floats);
 }
 
+int64_t sum_over_ranks(Communicator& communicator, int64_t mine) {
+  int64_t total = 0;
+  for (const auto& theirs : gather_values<int64_t>(communicator, {mine})) total += theirs[0];
+  return total;
+}
+
+int64_t max_over_ranks(Communicator& communicator, int64_t mine) {
+  int64_t most = mine;
+  for (const auto& theirs : gather_values<int64_t>(communicator, {mine}))
+    most = std::max(most, theirs[0]);
+  return most;
+}
+
 }  // namespace lockstep

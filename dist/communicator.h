@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.h"
@@ -217,5 +219,20 @@ void sum_floats(std::span<const ByteView> views, std::span<const std::span<std::
 // ... and with it my part of the sum into part(rank()), or the whole sum into mine().
 Work reduce_scatter_floats(Communicator& communicator, const WindowPtr& window);
 Work all_reduce_floats(Communicator& communicator, const WindowPtr& window);
+
+// Collective and blocking, for a few numbers: every rank's (how many may differ), by rank; ...
+template <class T>
+std::vector<std::vector<T>> gather_values(Communicator& communicator, const std::vector<T>& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<std::vector<T>> all;
+  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(mine)))) {
+    all.emplace_back(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(all.back().data(), bytes.data(), bytes.size());
+  }
+  return all;
+}
+// ... and of one of each rank the sum, or the largest.
+int64_t sum_over_ranks(Communicator& communicator, int64_t mine);
+int64_t max_over_ranks(Communicator& communicator, int64_t mine);
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 #include "dist/overlap_bound.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lockstep {
 
@@ -80,17 +79,16 @@ StepTrace median_trace(const std::vector<StepTrace>& steps) {
 
 StepTrace merge_traces(Communicator& communicator, const StepTrace& mine) {
   const Values values = values_of(mine);
-  const auto all = communicator.all_gather_bytes(std::as_bytes(std::span(values)));
+  const auto all = gather_values(communicator, values);
   const Topology& where = communicator.topology();
   const size_t times = values.size() - mine.transfers.size();
   Values slowest(values.size());
   std::vector<Values> by_host(where.hosts, Values(mine.transfers.size()));
   for (int r = 0; r < where.size; ++r) {
-    check(all[r].size() == values.size() * sizeof(double),
+    const Values& theirs = all[r];
+    check(theirs.size() == values.size(),
           "[overlap] {} traced {} values, {} {}: they did other things", where.describe(r),
-          all[r].size() / sizeof(double), where.describe(where.rank), values.size());
-    Values theirs(values.size());
-    std::memcpy(theirs.data(), all[r].data(), all[r].size());
+          theirs.size(), where.describe(where.rank), values.size());
     for (size_t i = 0; i < times; ++i) slowest[i] = std::max(slowest[i], theirs[i]);
     for (size_t i = times; i < theirs.size(); ++i)
       by_host[where.host_of[r]][i - times] += theirs[i];

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "dist/bench_times.h"
+#include "dist/communicator.h"
 #include "examples/bench_command.h"
 #include "examples/bench_overlap.h"
 #include "examples/command.h"

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <numeric>
 #include <set>
 
 #include "core/ops.h"
@@ -234,13 +232,11 @@ void Replica::precondition() {
 // they are dealt out.
 double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal) {
   const size_t ranks = communicator_.size(), count = by_micro_batch.size();
-  std::vector<double> all(ranks * count);
-  const auto bytes = communicator_.all_gather_bytes(std::as_bytes(std::span(by_micro_batch)));
-  for (size_t r = 0; r < ranks; ++r)
-    for (size_t i = 0; i < count; ++i)
-      std::memcpy(&all[deal == Deal::blocked ? r * count + i : i * ranks + r],
-                  bytes[r].data() + i * sizeof(double), sizeof(double));
-  return std::accumulate(all.begin(), all.end(), 0.0);
+  const auto all = gather_values(communicator_, by_micro_batch);
+  double sum = 0;
+  for (size_t i = 0; i < ranks * count; ++i)
+    sum += deal == Deal::blocked ? all[i / count][i % count] : all[i % ranks][i / ranks];
+  return sum;
 }
 
 // Micro batches that are exchanged one by one are dealt out in turn, so that what is summed over

@@ -1,7 +1,6 @@
 // The training run. Read run() first. Read next: checkpoint.cpp.
 #include "examples/trainer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -276,11 +275,7 @@ void Trainer::load_weights(const std::string& path) {
 
 // A signal may have reached some ranks only: what any of them got, all obey after this step.
 int Trainer::agree_on_signal() {
-  const auto mine = static_cast<std::byte>(stop_signal());
-  int signal = 0;
-  for (const auto& bytes : communicator_.all_gather_bytes({&mine, 1}))
-    signal = std::max(signal, std::to_integer<int>(bytes[0]));
-  return signal;
+  return static_cast<int>(max_over_ranks(communicator_, stop_signal()));
 }
 
 void Trainer::stop_if_diverged(int64_t t) const {

@@ -37,15 +37,14 @@ Gradients own_gradients(const SmallModel& model, int rank, int64_t step, int64_t
 Gradients summed(Communicator& c, const Gradients& own) {
   std::vector<float> flat;
   for (const auto& values : own) flat.insert(flat.end(), values.begin(), values.end());
-  const auto all = c.all_gather_bytes(std::as_bytes(std::span(flat)));
+  const auto all = gather_values(c, flat);
   Gradients sums;
   size_t at = 0;
   for (const auto& values : own) {
     std::vector<float>& sum = sums.emplace_back();
     for (size_t i = 0; i < values.size(); ++i, ++at) {
       std::vector<float> column(c.size());
-      for (int r = 0; r < c.size(); ++r)
-        std::memcpy(&column[r], all[r].data() + at * sizeof(float), sizeof(float));
+      for (int r = 0; r < c.size(); ++r) column[r] = all[r][at];
       sum.push_back(scalar_tree(column, 0, column.size()));
     }
   }

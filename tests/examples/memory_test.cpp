@@ -1,8 +1,6 @@
 // The memory formula against the allocator, and against the published figures.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "core/parallel.h"
 #include "dist/local.h"
 #include "dist/memory.h"
@@ -89,14 +87,6 @@ TEST(Memory, EveryStageHoldsWhatTheFormulaSays) {
         }
 }
 
-int64_t most_arrivals(Communicator& communicator) {
-  const uint64_t mine = communicator.arrival_bytes();
-  uint64_t most = 0;
-  for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(&mine, 1))))
-    most = std::max(most, *reinterpret_cast<const uint64_t*>(bytes.data()));
-  return static_cast<int64_t>(most);
-}
-
 // Two pretended hosts of two ranks. What stage 3 hands on depends on how late ranks are, within two
 // blocks; those are small beside the embedding here, so the formula is still exact to its 5 %.
 TEST(Memory, WhatArrivesFromOtherHostsIsInTheFormula) {
@@ -117,7 +107,9 @@ TEST(Memory, WhatArrivesFromOtherHostsIsInTheFormula) {
         Replica replica(config, communicator);
         for (int64_t t = 1; t <= 3; ++t) replica.step(t);
         const double plan = replica.memory_plan(stage).arrivals;
-        const int64_t measured = most_arrivals(communicator) - 16384;  // for all_gather_bytes
+        const auto mine = static_cast<int64_t>(communicator.arrival_bytes());
+        const int64_t measured =
+            max_over_ranks(communicator, mine) - 16384;  // for all_gather_bytes
         if (communicator.rank() > 0) return;
         EXPECT_GT(plan, 1e5) << stage << codec;
         expect_close(plan, measured, fmt::format("stage {} codec {} arrivals", stage, codec));
