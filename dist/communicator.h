@@ -107,8 +107,9 @@ class Window {
   // Says that contributions to a part may be combined within hosts first, by `fold`, before they
   // travel: exchange and all_reduce then give one view per host, in rank order, where the ranks of
   // every host are a block of 2^k in a row (the last may be short), aligned as the subtrees of a
-  // balanced tree are; elsewhere, and for exchanges of used bytes, one per rank as ever. `fold`
-  // writes over what this rank contributed. All ranks say the same, before the first operation.
+  // balanced tree are; elsewhere one per rank as ever. `fold` writes over what this rank
+  // contributed, and sees no more of a part than an exchange says is used: the same then on all
+  // ranks. All ranks say the same, before the first operation.
   void fold_with(Combine fold) { fold_ = std::move(fold); }
   const Combine& fold() const { return fold_; }
 
@@ -174,9 +175,9 @@ class Communicator {
   // with one, the parts of other ranks in mine() are unspecified unless the reader writes them.
   //
   // `used` says how many bytes, from its start, of each part p (of my part) hold anything: only
-  // those go to other hosts. They may differ between ranks, and nobody needs to know the others':
-  // views have the length of the part, and what lies beyond the used bytes is unspecified. All is
-  // used unless said otherwise.
+  // those go to other hosts. They may differ between ranks (but see fold_with), and nobody needs to
+  // know the others': views have the length of the part, and what lies beyond the used bytes is
+  // unspecified. All is used unless said otherwise.
   virtual Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used = {}) = 0;
   virtual Work gather(const WindowPtr& window, Reader reader = {}, size_t used = SIZE_MAX) = 0;
   virtual Work broadcast(const WindowPtr& window, int root, Reader reader = {}) = 0;

@@ -118,7 +118,7 @@ Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
     }
     operation.sequence = ++started_;
     operation.moment = moment_;
-    const bool sums = kind == Kind::combine || (kind == Kind::exchange && operation.used.empty());
+    const bool sums = kind == Kind::combine || kind == Kind::exchange;
     operation.folds = sums && hosts_are_blocks_ && window->fold();
     if (operation.window) operation.number = operation.window->started + 1;
     if (kind == Kind::reclaim && released(operation)) return Work();

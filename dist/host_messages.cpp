@@ -37,7 +37,7 @@ void HostCommunicator::post_exchange(Operation& operation) {
   HostWindow& window = *operation.window;
   const int me = rank();
   for (int r = 0; r < size(); ++r) {
-    if (r != me) operation.traffic.to_ranks += operation.used_of(r).size();
+    if (r != me) operation.traffic.to_ranks += operation.used_bytes(r);
     if (window.mapped(r)) {
       operation.views[r] = window.part_of(r, me);
       continue;
@@ -53,7 +53,8 @@ void HostCommunicator::post_exchange(Operation& operation) {
 void HostCommunicator::post_folded(Operation& operation) {
   HostWindow& window = *operation.window;
   const int me = rank();
-  operation.traffic.to_ranks += window.bytes() - window.part_bytes(me);
+  for (int r = 0; r < size(); ++r)
+    if (r != me) operation.traffic.to_ranks += operation.used_bytes(r);
   for (int host = 0; host < topology_.hosts; ++host) {
     if (host == my_host()) continue;
     const int from = partner(me, host);
@@ -161,8 +162,9 @@ bool HostCommunicator::shown_by_all(const Operation& operation) const {
 void HostCommunicator::fold_part(const Operation& operation, int p) {
   HostWindow& window = *operation.window;
   std::vector<ByteView> views;
-  for (int r : ranks_of_[my_host()]) views.push_back(window.part_of(r, p));
-  const std::span<std::byte> out = window.part(p);
+  for (int r : ranks_of_[my_host()])
+    views.push_back(window.part_of(r, p).first(operation.used_bytes(p)));
+  const std::span<std::byte> out = operation.used_of(p);
   window.fold()(views, {&out, 1});
 }
 
@@ -171,7 +173,7 @@ void HostCommunicator::fold_for_others(Operation& operation) {
   for (int r = 0; r < size(); ++r) {
     if (window.mapped(r) || partner(r, my_host()) != rank()) continue;
     fold_part(operation, r);
-    send(operation, r, window.part(r), window.part_bytes(r));
+    send(operation, r, operation.used_of(r), window.part_bytes(r));
   }
   if (operation.kind == Kind::combine) window.first_half = operation.traffic;
   operation.folded = true;

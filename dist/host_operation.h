@@ -123,10 +123,9 @@ struct HostCommunicator::Operation {
   std::vector<ByteView> views{};
 
   bool reads_from(int r) const { return kind != Kind::broadcast || r == root; }
+  size_t used_bytes(int p) const { return used.empty() ? window->part_bytes(p) : used[p]; }
   // Of my part p, what others must see.
-  ByteView used_of(int p) const {
-    return window->part(p).first(used.empty() ? window->part_bytes(p) : used[p]);
-  }
+  std::span<std::byte> used_of(int p) const { return window->part(p).first(used_bytes(p)); }
 };
 
 }  // namespace lockstep

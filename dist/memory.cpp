@@ -223,7 +223,7 @@ double arrival_peak(const Plan& plan, const Topology& where) {
   double most = 0;
   for (int me = 0; me < where.size; ++me) {
     const std::vector<int> peers = where.ranks_on(where.host_of[me]);
-    const bool folds = plan.options().rules.in_place() && where.hosts_are_blocks();
+    const bool folds = plan.options().rules.plain() && where.hosts_are_blocks();
     const auto senders =
         static_cast<double>(folds ? where.hosts - 1 : where.size - std::ssize(peers));
     double bytes = senders * plan.window_bytes(me);

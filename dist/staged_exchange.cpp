@@ -45,7 +45,10 @@ class Staged : public BucketExchange {
 
   void use(const WindowPtr& window, std::vector<Tensor> norms) override {
     window_ = window;
-    if (!rules_.codec) window_->let_transport_sum();
+    if (rules_.plain()) {
+      window_->fold_with(sum_floats);
+      window_->let_transport_sum();
+    }
     norms_ = std::move(norms);
   }
 

@@ -339,6 +339,52 @@ TEST(Communicator, SumsWithinHostsHaveTheBitsOfTheTreeAndCrossOnce) {
       {.ranks = {1, 2, 3, 4, 5, 7, 8}, .ranks_per_host = {0, 1, 2, 3, 4}});
 }
 
+// What is used, the same on all ranks; what lies behind it is left alone.
+TEST(Communicator, UsedBytesAreFoldedAndNoMore) {
+  on_worlds(
+      [](Communicator& c) {
+        const Topology& t = c.topology();
+        const auto window = c.window("partly folded", std::vector<size_t>(c.size(), 4004));
+        window->fold_with(sum_floats);
+        for (int generation = 0; generation < 10; ++generation) {
+          c.reclaim(window).wait();
+          std::vector<size_t> used;
+          for (int p = 0; p < c.size(); ++p) used.push_back(sizeof(float) * (p * 37 % 100));
+          const size_t count = used[c.rank()] / sizeof(float);
+          std::vector<std::vector<float>> all;  // for my part
+          for (int r = 0; r < c.size(); ++r) all.push_back(wild_floats(100, r + 10 * generation));
+          for (int p = 0; p < c.size(); ++p)
+            std::memcpy(window->part(p).data(), all[c.rank()].data(), used[p]);
+          dawdle(c, generation);
+          const auto read = [&](std::span<const ByteView> views) {
+            EXPECT_EQ(std::ssize(views), t.hosts_are_blocks() ? t.hosts : t.size);
+            std::vector<std::vector<float>> values;
+            for (ByteView view : views) {
+              const float* floats = reinterpret_cast<const float*>(view.data());
+              values.emplace_back(floats, floats + count);
+            }
+            for (size_t i = 0; i < count; ++i) {
+              std::vector<float> given, column;
+              for (const auto& theirs : values) given.push_back(theirs[i]);
+              for (const auto& theirs : all) column.push_back(theirs[i]);
+              ASSERT_EQ(std::bit_cast<int32_t>(scalar_tree(given, 0, given.size())),
+                        std::bit_cast<int32_t>(scalar_tree(column, 0, column.size())))
+                  << "element " << i;
+            }
+          };
+          const Work work = c.exchange(window, read, used);
+          work.wait();
+          size_t scattered = 0;
+          for (int r = 0; r < c.size(); ++r)
+            if (!t.same_host(r) && (!t.hosts_are_blocks() || r % t.local_size == t.local_rank))
+              scattered += used[r];
+          expect_traffic(
+              c, work, [&](int r) { return used[r]; }, scattered);
+        }
+      },
+      {.ranks = {3, 4, 5, 8}, .ranks_per_host = {0, 1, 2, 4}});
+}
+
 // Sums in place again and again without reclaim: allowed, because only the operations write.
 TEST(Communicator, AllReduceRepeatsWithoutReclaim) {
   on_worlds([](Communicator& c) {

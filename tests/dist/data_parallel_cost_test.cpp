@@ -1,4 +1,5 @@
-// What DataParallel says that it cost: bytes by formula, and times that add up.
+// What DataParallel says that it cost: bytes by formula, between ranks and between hosts, and times
+// that add up.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,6 +27,53 @@ TEST(DataParallelCost, WireBytesAreThoseOfARing) {
       EXPECT_EQ(exchange->finish().wire_bytes, 2 * (n - 1) * bytes / n);
     }
   });
+}
+
+// Two hosts of two ranks. Of a part that is owned on the other host, one rank sends what both have,
+// summed: so each sends a quarter of the gradients, and a quarter again of what is gathered. With a
+// codec each sends both parts that are owned there, at half the size, because bf16 is not summed.
+TEST(DataParallelCost, GradientsCrossToAnotherHostOnceInEveryStage) {
+  const auto host_bytes_of = [](Communicator& c, const DistConfig& config, SumOrder order) {
+    const int64_t elements = 8 * cell_size, quarter = 2 * elements;  // two matrices, 4 bytes
+    std::vector<NamedTensor> parameters;
+    for (const char* name : {"a", "b"})
+      parameters.push_back({name, Tensor::zeros({elements / 64, 64}).set_requires_grad(true)});
+    const auto exchange = make_data_parallel(config, c, parameters, {}, order);
+    GradientReport report;
+    for (int64_t step = 1; step <= 2; ++step) {  // parameters are counted in the step after
+      for (int64_t micro = 0; micro < 2; ++micro) {
+        exchange->begin_micro_step({.step = step, .index = micro, .count = 2});
+        exchange->acquire(0);
+        give(parameters, all_of(parameters));
+        exchange->release(0);
+      }
+      report = exchange->finish();
+      exchange->end_step(true);
+    }
+    // Everybody is shown my part of the parameters; it crosses once.
+    return static_cast<double>(report.host_bytes - report.param_bytes / (c.size() - 1)) /
+           static_cast<double>(quarter);
+  };
+  on_worlds(
+      [&](Communicator& c) {
+        for (int stage = 0; stage <= 3; ++stage)
+          for (double bucket_mb : {0.001, 25.0})
+            for (const char* accumulate : {"local", "reduced"})
+              for (SumOrder order : {SumOrder::same_world, SumOrder::any_world}) {
+                DistConfig config = bucketed(bucket_mb);
+                config.zero_stage = stage;
+                config.accumulate = accumulate;
+                const double exchanges = config.reduced() ? 2 : 1, gathered = stage == 0 ? 1 : 0;
+                EXPECT_EQ(host_bytes_of(c, config, order), exchanges + gathered)
+                    << "stage " << stage << ", accumulate " << accumulate;
+                config.compression.codec = "bf16";
+                config.compression.min_elements = 0;
+                if (order == SumOrder::any_world) continue;  // takes no codec
+                EXPECT_EQ(host_bytes_of(c, config, order), exchanges + gathered / 2)
+                    << "bf16, stage " << stage << ", accumulate " << accumulate;
+              }
+      },
+      {{4}, {2}});
 }
 
 TEST(CommTimes, OverlapCountsOnceAndOnlyGapsAreWaiting) {

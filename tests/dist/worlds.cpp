@@ -57,6 +57,7 @@ void on_worlds(const std::function<void(Communicator&)>& body, const LocalWorlds
   }
   for (int ranks : worlds.ranks) {
     for (int ranks_per_host : worlds.ranks_per_host) {
+      if (ranks_per_host > 1 && ranks_per_host >= ranks) continue;  // one host
       SCOPED_TRACE(fmt::format("{} threads, {} per host", ranks, ranks_per_host));
       run_local(ranks, {.timeout_s = 20, .ranks_per_host = ranks_per_host}, rank);
     }

@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Of threads: all on one host (0), each on a host of its own (1), two per host (2).
+// Of threads: all on one host (0), each on a host of its own (1), two per host (2), where they are
+// more than two.
 struct LocalWorlds {
   std::vector<int> ranks = {1, 2, 3, 4, 5};
   std::vector<int> ranks_per_host = {0, 1, 2};

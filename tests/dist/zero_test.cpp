@@ -15,8 +15,9 @@
 namespace lockstep {
 namespace {
 
-const LocalWorlds worlds = {{1, 2, 4}, {0, 1}};
+const LocalWorlds worlds = {{1, 2, 4}, {0, 1, 2}};
 const LocalWorlds one_host = {{1, 2, 4}, {0}};
+const LocalWorlds one_host_or_pairs = {{1, 2, 4}, {0, 2}};
 const std::vector<size_t> units = {0, 1, 1, 2, 2, 3};  // of SmallModel's parameters
 
 struct Trained {
@@ -214,7 +215,7 @@ TEST(Zero, AnyWorldGivesTheSameBitsOnAnyNumberOfRanks) {
               job);
         }
       },
-      one_host);
+      one_host_or_pairs);
 }
 
 TEST(Zero, ANonFiniteGradientSkipsTheStepInEveryStageAndCodecAndLeavesTheResidual) {
