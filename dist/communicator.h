@@ -186,6 +186,10 @@ class Communicator {
   // Done when no peer reads my memory any more: then, and only then, the caller may write it again.
   virtual Work reclaim(const WindowPtr& window) = 0;
 
+  // Takes now, not in the middle of a step, what memory it needs beside the windows to gather all
+  // of these at once. The same serves any others whose parts have the same sizes.
+  virtual void prepare_to_gather(std::span<const WindowPtr>) {}
+
   // Small and blocking, for agreeing on things: every rank's bytes (sizes may differ), by rank.
   virtual std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) = 0;
   void barrier() { all_gather_bytes({}); }

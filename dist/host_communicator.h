@@ -35,6 +35,7 @@ class HostCommunicator : public Communicator {
   Work broadcast(const WindowPtr& window, int root, Reader reader) override;
   Work all_reduce(const WindowPtr& window, Combine combine) override;
   Work reclaim(const WindowPtr& window) override;
+  void prepare_to_gather(std::span<const WindowPtr> windows) override;
   std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) override;
   size_t arrival_bytes() override;
   void call(const std::function<void()>& function) override;

@@ -1,6 +1,8 @@
 // What an operation looks at on its host, and what it sends to other hosts and receives from them.
 // Within a host nothing is copied but what came from outside. Between hosts: a part goes straight
 // to the rank that needs it, once per host where several do or where several contribute to a sum.
+#include <map>
+
 #include "dist/host_operation.h"
 
 namespace lockstep {
@@ -84,6 +86,18 @@ void HostCommunicator::post_gather(Operation& operation) {
     operation.views[r] = place;
     if (to_me) receive(operation, r, place);
   }
+}
+
+// Where a window has no place for it, what this rank hands on to its peers needs some.
+void HostCommunicator::prepare_to_gather(std::span<const WindowPtr> windows) {
+  std::map<size_t, size_t> needed;  // how many of which size
+  for (const WindowPtr& window : windows)
+    for (int r = 0; window->layout() == Layout::own_part && r < size(); ++r)
+      if (!topology_.same_host(r) && partner(r, my_host()) == rank())
+        ++needed[window->part_bytes(r)];
+  call([&] {
+    for (const auto& [bytes, count] : needed) relays_.reserve(bytes, count);
+  });
 }
 
 // Lent until all ranks of my host have read it.

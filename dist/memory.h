@@ -40,8 +40,7 @@ struct MemoryModel {
 
 // The peak on the rank with the largest shards: the model's states, and what this implementation
 // adds while it works: padding, buckets in flight, gathered units, residuals, momenta, norms; with
-// several hosts, the memory in which parts arrive. Of that, what stage 3 hands on within a host is
-// counted as if every rank were as far behind as it may be; it is the most there can be.
+// several hosts, the memory in which parts arrive.
 MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
                         SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element,
                         double momentum = 0);

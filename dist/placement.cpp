@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/backend.h"
@@ -228,6 +229,7 @@ class Sharded : public Windowed {
     for (const Bucket& bucket : buckets_) move_in(bucket, initialise);
     for (const auto& [name, tensor] : parameters_)
       if (tensor.numel() > 0) tensor.storage()->release();
+    for (size_t unit = 0; unit < units_.size(); ++unit) prepare_pair(unit);
   }
   ~Sharded() override {
     try {
@@ -285,6 +287,15 @@ class Sharded : public Windowed {
       at += aligned(bytes(run));
     }
     windows_.push_back(window);
+  }
+
+  // A unit's last reader may be late when the next unit is fetched. By then all have read the one
+  // before, because they wait for a unit before they fetch the next.
+  void prepare_pair(size_t unit) {
+    std::vector<WindowPtr> pair;
+    for (size_t u : std::set{unit, (unit + 1) % units_.size()})
+      for (size_t b : buckets_of_[u]) pair.push_back(windows_[b]);
+    communicator_.prepare_to_gather(pair);
   }
 
   void fetch(size_t unit) {

@@ -339,6 +339,33 @@ TEST(Communicator, SumsWithinHostsHaveTheBitsOfTheTreeAndCrossOnce) {
       {.ranks = {1, 2, 3, 4, 5, 7, 8}, .ranks_per_host = {0, 1, 2, 3, 4}});
 }
 
+TEST(Communicator, WhatIsPreparedIsNotTakenLater) {
+  on_worlds([](Communicator& c) {
+    const Topology& t = c.topology();
+    c.barrier();  // it has memory of its own
+    const size_t before = c.arrival_bytes();
+    std::vector<WindowPtr> windows;
+    for (int w = 0; w < 3; ++w)
+      windows.push_back(
+          c.window(fmt::format("prepared {}", w), uneven_parts(c.size(), 1234), Layout::own_part));
+    size_t handed_on = 0;  // of one window
+    for (int r = 0; r < c.size(); ++r)
+      if (!t.same_host(r) && r % t.local_size == t.local_rank)
+        handed_on += windows[0]->part_bytes(r);
+    for (int pair : {0, 1}) c.prepare_to_gather(std::span(windows).subspan(pair, 2));
+    EXPECT_EQ(c.arrival_bytes() - before, 2 * handed_on);
+    for (int generation = 0; generation < 5; ++generation)
+      for (int pair : {0, 1}) {
+        const std::vector<Work> works = {c.gather(windows[pair], [](auto) {}),
+                                         c.gather(windows[pair + 1], [](auto) {})};
+        dawdle(c, generation);
+        for (const Work& work : works) work.wait();
+        c.barrier();
+      }
+    EXPECT_EQ(c.arrival_bytes() - before, 2 * handed_on);
+  });
+}
+
 // What is used, the same on all ranks; what lies behind it is left alone.
 TEST(Communicator, UsedBytesAreFoldedAndNoMore) {
   on_worlds(
@@ -382,7 +409,7 @@ TEST(Communicator, UsedBytesAreFoldedAndNoMore) {
               c, work, [&](int r) { return used[r]; }, scattered);
         }
       },
-      {.ranks = {3, 4, 5, 8}, .ranks_per_host = {0, 1, 2, 4}});
+      {.ranks = {3, 4, 5, 8}, .ranks_per_host = {0, 1, 2, 3, 4}});
 }
 
 // Sums in place again and again without reclaim: allowed, because only the operations write.

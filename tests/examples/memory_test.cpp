@@ -87,8 +87,7 @@ TEST(Memory, EveryStageHoldsWhatTheFormulaSays) {
         }
 }
 
-// Two pretended hosts of two ranks. What stage 3 hands on depends on how late ranks are, within two
-// blocks; those are small beside the embedding here, so the formula is still exact to its 5 %.
+// Two pretended hosts of two ranks.
 TEST(Memory, WhatArrivesFromOtherHostsIsInTheFormula) {
   for (int stage = 0; stage <= 3; ++stage)
     for (const char* codec : {"none", "int8"}) {
