@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/free_memory.h"
 
 namespace lockstep {
 
@@ -32,11 +33,15 @@ class HostMemory : public MemorySource {
  public:
   void* allocate(size_t bytes) override {
     const size_t alignment = bytes >= huge_page ? huge_page : 64;
-    void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    const size_t left = bytes >= huge_page ? free_memory() : bytes;
+    void* p = nullptr;
+    if (bytes <= left)
+      p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (!p)
       fail(Exit::config,
-           "[memory] the system refused {} bytes; a smaller model or train.micro_batch needs less",
-           bytes);
+           "[memory] no {} bytes: the system has {} left; a smaller train.micro_batch or model, "
+           "train.recompute or a higher dist.zero_stage needs less",
+           bytes, free_memory());
     // Fewer page faults at first touch and fewer TLB misses later; only a hint, so its result is
     // not checked.
     if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);

@@ -113,8 +113,7 @@ TEST(Allocator, ReturnsCachedBlocksBeforeItGivesUp) {
 
 TEST(Allocator, HostMemoryRefusesTheImpossible) {
   EXPECT_ERROR(host_memory().allocate(size_t{1} << 62), Exit::config,
-               "[memory] the system refused 4611686018427387904 bytes; a smaller model or "
-               "train.micro_batch needs less");
+               "[memory] no 4611686018427387904 bytes: the system has ");
 }
 
 TEST(Storage, IsReleasedAndBoundAgainUnderItsTensors) {
