@@ -24,6 +24,8 @@ struct StepMetrics {
   double exposed_comm_ms = 0;  // the part of comm_ms during which nothing was computed
   double wait_ms = 0;          // for the slowest rank
   double data_ms = 0;          // for the next batch
+  int64_t slowest_rank = 0;    // the last one to have its gradients complete, and
+  double imbalance = 1;        // how many times as long that took it as the others
   int64_t wire_bytes = 0;      // shown by this rank to other ranks
   int64_t param_bytes = 0;     // of these, gathered parameters
   int64_t host_bytes = 0;      // of wire_bytes, sent to other hosts; the rest is read in place
@@ -51,6 +53,8 @@ struct StepMetrics {
     v("exposed_comm_ms", exposed_comm_ms);
     v("wait_ms", wait_ms);
     v("data_ms", data_ms);
+    v("slowest_rank", slowest_rank);
+    v("imbalance", imbalance);
     v("wire_bytes", wire_bytes);
     v("param_bytes", param_bytes);
     v("host_bytes", host_bytes);

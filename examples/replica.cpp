@@ -41,6 +41,16 @@ SumOrder sum_order(const TrainConfig& train) {
   return train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
 }
 
+// In fp64 and in order of the micro batches' global index, so that the sum does not depend on how
+// they are dealt out. by_rank[r]: of rank r's micro batches.
+double sum_in_order(const std::vector<std::vector<double>>& by_rank, Deal deal) {
+  const size_t ranks = by_rank.size(), count = by_rank[0].size();
+  double sum = 0;
+  for (size_t i = 0; i < ranks * count; ++i)
+    sum += deal == Deal::blocked ? by_rank[i / count][i % count] : by_rank[i % ranks][i / ranks];
+  return sum;
+}
+
 // What ranks send once they compress: for onebit_adam, momenta.
 double sent_momentum(const OptimConfig& optim) {
   return optim.name == "onebit_adam" ? optim.betas[0] : 0;
@@ -121,8 +131,10 @@ StepMetrics Replica::step(int64_t t) {
   // Read only now: a device would be waited for.
   std::vector<double> losses;
   for (const Tensor& sum : sums) losses.push_back(sum.item<float>());
+  const double data_ms = 1e3 * (loader_->waited_seconds() - data_before);
+  const RankTime mine = {clock.ms() - report.exposed_ms - data_ms, data_ms};
   const Stopwatch sync;
-  const double loss = sum_over_ranks(losses, deal()) / static_cast<double>(tokens_per_step());
+  const double loss = tell_others(losses, mine) / static_cast<double>(tokens_per_step());
   const double sync_ms = sync.ms();
   clip_or_skip(report, loss);
   update();
@@ -133,7 +145,7 @@ StepMetrics Replica::step(int64_t t) {
   m.lr = scalars_.lr;
   m.grad_norm = report.norm;
   m.tokens = tokens_per_step();
-  m.data_ms = 1e3 * (loader_->waited_seconds() - data_before);
+  m.data_ms = data_ms;
   m.comm_ms = report.comm_ms;
   // What finish() waited beyond the communication itself, it waited for others to run.
   m.exposed_comm_ms = std::min(report.exposed_ms - report.wait_ms, report.comm_ms);
@@ -146,6 +158,9 @@ StepMetrics Replica::step(int64_t t) {
                                           : 1.0;
   m.step_ms = clock.ms();
   m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
+  const SlowestRank slowest = slowest_rank(rank_times_);
+  m.slowest_rank = slowest.rank;
+  m.imbalance = slowest.imbalance;
   m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
   m.samples_per_s = m.tokens_per_s / static_cast<double>(config_.train.seq_len);
   m.skipped = skipped_in_a_row_;
@@ -228,15 +243,22 @@ void Replica::precondition() {
   if (sent_momentum(config_.optim) > 0) gradients_->precondition(optimizer_->second_moments());
 }
 
-// In fp64 and in order of the micro batches' global index, so that the sum does not depend on how
-// they are dealt out.
-double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal) {
-  const size_t ranks = communicator_.size(), count = by_micro_batch.size();
-  const auto all = gather_values(communicator_, by_micro_batch);
-  double sum = 0;
-  for (size_t i = 0; i < ranks * count; ++i)
-    sum += deal == Deal::blocked ? all[i / count][i % count] : all[i % ranks][i / ranks];
-  return sum;
+// In one exchange all that ranks want to know of each other's step. Returns the sum of all losses.
+double Replica::tell_others(const std::vector<double>& losses, const RankTime& mine) {
+  std::vector<double> values = losses;
+  values.insert(values.end(), {mine.compute_ms, mine.data_ms});
+  std::vector<std::vector<double>> all = gather_values(communicator_, values);
+  rank_times_.clear();
+  for (auto& theirs : all) {
+    const auto times = theirs.end() - 2;
+    rank_times_.push_back({times[0], times[1]});
+    theirs.erase(times, theirs.end());
+  }
+  return sum_in_order(all, deal());
+}
+
+double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch) {
+  return sum_in_order(gather_values(communicator_, by_micro_batch), Deal::blocked);
 }
 
 // Micro batches that are exchanged one by one are dealt out in turn, so that what is summed over
@@ -288,7 +310,7 @@ double Replica::evaluate() {
     counts.push_back(static_cast<double>(batch.targets));
     losses.push_back(batch_loss(batch, {}).item<float>());
   }
-  return sum_over_ranks(losses, Deal::blocked) / sum_over_ranks(counts, Deal::blocked);
+  return sum_over_ranks(losses) / sum_over_ranks(counts);
 }
 
 void Replica::start_after(int64_t t, int64_t skipped_in_a_row) {
@@ -355,6 +377,13 @@ MemoryBytes Replica::memory_plan(int zero_stage) const {
 WireBytes Replica::wire_plan() const {
   return lockstep::wire_plan(config_.dist, memory_model(), communicator_.size(),
                              sum_order(config_.train), accumulation_);
+}
+
+std::vector<double> Replica::bucket_link_bytes(const std::string& codec) const {
+  DistConfig dist = config_.dist;
+  dist.compression.codec = codec;
+  return lockstep::bucket_link_bytes(dist, memory_model(), communicator_.topology(),
+                                     sum_order(config_.train), accumulation_);
 }
 
 // What is recorded has an allocator of its own; what both hold at most is at most the sum.

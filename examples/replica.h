@@ -16,6 +16,7 @@
 #include "dist/memory.h"
 #include "examples/config.h"
 #include "examples/metrics.h"
+#include "examples/rank_times.h"
 #include "examples/recorded_steps.h"
 #include "nn/gpt.h"
 #include "optim/optimizer.h"
@@ -30,6 +31,9 @@ class Replica {
   // Training step t, counted from 1. Collective. Fills in all metrics but `attempt`, `mfu` and
   // `val_loss`.
   StepMetrics step(int64_t t);
+
+  // Of that step, by rank.
+  const std::vector<RankTime>& rank_times() const { return rank_times_; }
 
   // Mean loss per token over the validation split, the same on all ranks. Collective.
   double evaluate();
@@ -63,6 +67,8 @@ class Replica {
   // By formula, for the rank with the most; of any stage, to compare.
   MemoryBytes memory_plan(int zero_stage) const;
   WireBytes wire_plan() const;
+  // By formula, what each bucket's gradients put on a link with that codec.
+  std::vector<double> bucket_link_bytes(const std::string& codec) const;
 
   int64_t tokens_per_step() const;
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
@@ -84,7 +90,8 @@ class Replica {
   void clip_or_skip(const GradientReport& report, double loss);
   void update();
   void precondition();
-  double sum_over_ranks(const std::vector<double>& by_micro_batch, Deal deal);
+  double tell_others(const std::vector<double>& losses, const RankTime& mine);
+  double sum_over_ranks(const std::vector<double>& by_micro_batch);
   Deal deal() const;
 
   Config config_;
@@ -101,6 +108,7 @@ class Replica {
   std::string attention_;
   StepBuffer kernel_scalars_;                // the same, where kernels read them
   std::unique_ptr<RecordedSteps> recorded_;  // null unless train.cuda_graph
+  std::vector<RankTime> rank_times_;         // of the last step
   int64_t skipped_in_a_row_ = 0;
   std::string non_finite_;  // what made the last step be skipped; empty if it was not
 };

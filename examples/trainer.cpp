@@ -7,6 +7,7 @@
 #include "core/backend.h"
 #include "core/parallel.h"
 #include "dist/launch.h"
+#include "dist/links.h"
 #include "examples/agree.h"
 #include "examples/build_info.h"
 #include "examples/checkpoint.h"
@@ -74,6 +75,7 @@ Exit Trainer::train() {
     return std::string();
   });
   replica_.verify();
+  measure_links();
   measure_peak();
   while (t < config_.train.steps) {
     StepMetrics metrics = replica_.step(++t);
@@ -190,6 +192,13 @@ void Trainer::write_distribution() {
                     codec, dist.compression.warmup_steps, config_.train.steps));
 }
 
+void Trainer::measure_links() {
+  const std::vector<HostLink> links = lockstep::measure_links(communicator_);
+  if (!first_ || links.empty()) return;
+  log_->info(lockstep::describe(links));
+  for (const std::string& warning : link_warnings(links, config_.dist.backend)) log_->warn(warning);
+}
+
 // What MFU is a share of; every rank measures, because together they are slower.
 void Trainer::measure_peak() {
   peak_gflops_ = measured_gemm_peak(config_.train.dtype(), 0.3);
@@ -292,6 +301,7 @@ void Trainer::stop_if_diverged(int64_t t) const {
 
 void Trainer::report(const StepMetrics& step, bool last) {
   if (!first_) return;
+  rank_times_.add(replica_.rank_times());
   StepMetrics m = step;
   const double flops = replica_.model().flops_per_token(config_.train.seq_len).total() *
                        static_cast<double>(m.tokens);
@@ -317,6 +327,9 @@ void Trainer::report(const StepMetrics& step, bool last) {
       log_->warn(name + " gets no gradient; it counts as zero");
   if (m.val_loss)
     log_->info(fmt::format("step {}  validation loss {:.4f} nats per token", m.step, *m.val_loss));
+  if (is_due(config_.log.every, m.step))
+    if (const std::string slow = rank_times_.warning(communicator_.topology()); !slow.empty())
+      log_->warn(slow);
   if (last || m.step == 1 || is_due(config_.log.every, m.step))
     log_->info(line);
   else

@@ -29,6 +29,7 @@ class Trainer {
   Exit train();
   void write_header();
   void write_distribution();
+  void measure_links();
   void measure_peak();
   int64_t resume();
   void take_over_folder(bool abandons, int64_t step);
@@ -53,6 +54,7 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer_;     // null: ids have no text
   std::vector<std::string> foreign_shards_;  // folders that do not tell who made their ids
   Replica replica_;
+  RankTimes rank_times_;    // since they were looked at
   double peak_gflops_ = 0;  // this rank's GEMMs in the run's precision, measured at start
   bool mfu_doubted_ = false;
   bool save_is_due_ = false;

@@ -33,7 +33,7 @@ TEST(Metrics, OneLine) {
       to_json(m),
       R"({"step":3,"attempt":0,"loss":0.1,"lr":0.0,"grad_norm":0.0,"tokens":0,)"
       R"("samples_per_s":0.0,"tokens_per_s":0.0,"step_ms":0.0,"compute_ms":0.0,"comm_ms":0.0,)"
-      R"("exposed_comm_ms":0.0,"wait_ms":0.0,"data_ms":0.0,"wire_bytes":0,"param_bytes":0,)"
+      R"("exposed_comm_ms":0.0,"wait_ms":0.0,"data_ms":0.0,"slowest_rank":0,"imbalance":1.0,"wire_bytes":0,"param_bytes":0,)"
       R"("host_bytes":0,"compression":1.0,"peak_bytes":0,"allocations":0,"skipped":0})");
 }
 
