@@ -96,15 +96,28 @@ class Plan {
     double all = 0, most = 0;
     for (int p = 0; p < ranks_; ++p) {
       double part = 0;
-      for (const Bucket& bucket : buckets_)
-        part += options_.rules.in_place()
-                    ? 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p])
-                    : static_cast<double>(
-                          wire_bytes(options_.rules, model_.parameters, bucket.parts[p]));
+      for (const Bucket& bucket : buckets_) part += payload(bucket, p);
       all += part;
       most = std::max(most, part);
     }
     return {all, most};
+  }
+
+  // exchanges: of this bucket's gradients in a step.
+  std::vector<double> link_bytes(const Topology& where, double exchanges) const {
+    std::vector<double> of_bucket;
+    for (const Bucket& bucket : buckets_) {
+      double most = 0;
+      for (int host = 0; host < where.hosts; ++host)
+        most = std::max(most, where.hosts > 1 ? sent_by_host(bucket, where, host, exchanges)
+                                              : moved_within_host(bucket, exchanges));
+      of_bucket.push_back(most);
+    }
+    return of_bucket;
+  }
+  // Contributions are combined within a host before they travel.
+  bool folds(const Topology& where) const {
+    return options_.rules.plain() && where.hosts_are_blocks();
   }
 
   // Of part p in all windows of gradients.
@@ -149,6 +162,30 @@ class Plan {
   }
 
  private:
+  double payload(const Bucket& bucket, int p) const {
+    return options_.rules.in_place()
+               ? 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p])
+               : static_cast<double>(
+                     wire_bytes(options_.rules, model_.parameters, bucket.parts[p]));
+  }
+  // What its ranks have for a part of another host goes there once, or once per rank; its own parts
+  // of the sum go once to every other host.
+  double sent_by_host(const Bucket& bucket, const Topology& where, int host,
+                      double exchanges) const {
+    const double copies =
+        folds(where) ? 1 : static_cast<double>(std::ranges::count(where.host_of, host));
+    const double receivers = options_.rules.gather ? where.hosts - 1 : 0;
+    double bytes = 0;
+    for (int p = 0; p < ranks_; ++p)
+      bytes += payload(bucket, p) * (where.host_of[p] == host ? receivers : copies * exchanges);
+    return bytes;
+  }
+  double moved_within_host(const Bucket& bucket, double exchanges) const {
+    double bytes = 0;
+    for (int p = 0; p < ranks_; ++p)
+      bytes += payload(bucket, p) * (ranks_ - 1) * (exchanges + (options_.rules.gather ? 1 : 0));
+    return bytes;
+  }
   double part_bytes(const Bucket& bucket, int p) const {
     if (options_.rules.in_place())
       return 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p]);
@@ -223,9 +260,8 @@ double arrival_peak(const Plan& plan, const Topology& where) {
   double most = 0;
   for (int me = 0; me < where.size; ++me) {
     const std::vector<int> peers = where.ranks_on(where.host_of[me]);
-    const bool folds = plan.options().rules.plain() && where.hosts_are_blocks();
     const auto senders =
-        static_cast<double>(folds ? where.hosts - 1 : where.size - std::ssize(peers));
+        static_cast<double>(plan.folds(where) ? where.hosts - 1 : where.size - std::ssize(peers));
     double bytes = senders * plan.window_bytes(me);
     if (plan.options().residence == Residence::sharded) {
       std::vector<int> from;
@@ -283,6 +319,13 @@ WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int rank
   return {.gradients = exchanges * (all - all / ranks) + (options.rules.gather ? most * others : 0),
           .parameters = passes * plan.shard_bytes() * others,
           .compressed = encoded / elements};
+}
+
+std::vector<double> bucket_link_bytes(const DistConfig& config, const MemoryModel& model,
+                                      const Topology& where, SumOrder order, int64_t micro_steps) {
+  const Plan plan(config, model, where.size, order);
+  const bool reduced = plan.options().rules.reduced;
+  return plan.link_bytes(where, reduced ? static_cast<double>(micro_steps) : 1);
 }
 
 }  // namespace lockstep

@@ -54,4 +54,10 @@ struct WireBytes {
 WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
                     int64_t micro_steps);
 
+// Of each bucket's gradients, what they put on the link of the host that sends most, per step; if
+// all ranks share a host, what they show to each other there. At most, as above. The merged trace
+// of a step (overlap_bound.h) has the same figures as measured.
+std::vector<double> bucket_link_bytes(const DistConfig& config, const MemoryModel& model,
+                                      const Topology& where, SumOrder order, int64_t micro_steps);
+
 }  // namespace lockstep

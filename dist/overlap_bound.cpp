@@ -61,6 +61,26 @@ OverlapBound overlap_bound(const StepTrace& trace, double bytes_per_ms) {
   return bound;
 }
 
+StepTrace with_gradients_scaled(StepTrace trace, const std::vector<double>& ratio) {
+  for (auto& transfer : trace.transfers)
+    if (transfer.what == StepTrace::What::gradients) transfer.bytes *= ratio.at(transfer.bucket);
+  return trace;
+}
+
+StepTrace with_computing_scaled(StepTrace trace, double factor) {
+  trace.compute_ms *= factor;
+  for (auto& event : trace.events) event.at_ms *= factor;
+  return trace;
+}
+
+double backward_end_ms(const StepTrace& trace) {
+  double end = 0;
+  for (const auto& [kind, i, at_ms] : trace.events)
+    if (kind == StepTrace::Kind::ready && trace.transfers[i].what == StepTrace::What::gradients)
+      end = at_ms;
+  return end;
+}
+
 StepTrace median_trace(const std::vector<StepTrace>& steps) {
   check(!steps.empty(), "[overlap] no step was traced");
   StepTrace middle = steps.back();

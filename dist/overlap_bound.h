@@ -30,6 +30,14 @@ struct OverlapBound {
 
 OverlapBound overlap_bound(const StepTrace& trace, double bytes_per_ms);
 
+// The same step if things were otherwise. Gradients of bucket b put ratio[b] times as much on the
+// link:
+StepTrace with_gradients_scaled(StepTrace trace, const std::vector<double>& ratio);
+// all that is computed takes `factor` times as long:
+StepTrace with_computing_scaled(StepTrace trace, double factor);
+// Until the last bucket of gradients is ready: forward and backward.
+double backward_end_ms(const StepTrace& trace);
+
 // The middle of several steps, value by value. Steps that sent other things than the last one are
 // left out, as the first may have.
 StepTrace median_trace(const std::vector<StepTrace>& steps);

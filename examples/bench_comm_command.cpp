@@ -15,6 +15,7 @@
 #include "dist/mpi.h"
 #include "examples/bench_command.h"
 #include "examples/command.h"
+#include "examples/machine_load.h"
 
 namespace lockstep {
 
@@ -79,12 +80,20 @@ class Report {
     line(text);
     json_["rows"].push_back(to_json(row));
   }
+  void end(Communicator& communicator) {
+    const std::string busy = load_.warning(communicator);
+    json_["busy_machine"] = busy;
+    if (shows_) print_load(busy);
+    write();
+  }
   void set(const char* key, const Json& value) { json_[key] = value; }
+
+ private:
   void write() const {
     if (shows_ && !file_.empty()) write_json(file_, json_.dump(2));
   }
 
- private:
+  MachineLoad load_;
   bool shows_;
   std::string file_;
   Json json_;
@@ -96,7 +105,7 @@ void time_collectives(const CommOptions& options, Communicator& communicator, Re
   const auto rows = bench_comm(communicator, options.bench, [&](const BenchCommRow& row) {
     report.row(bench_comm_line(row), row);
   });
-  report.write();
+  report.end(communicator);
   for (const BenchCommRow& row : rows)
     if (row.ours.wrong > 0)
       fail(Exit::internal, "[bench comm] {} of {} bytes gave {} wrong elements", row.collective,
@@ -116,7 +125,7 @@ void time_codecs(const CommOptions& options, Communicator& communicator, Report&
   const auto rows =
       bench_codec(communicator, options.codecs, options.bench,
                   [&](const BenchCodecRow& row) { report.row(bench_codec_line(row), row); });
-  report.write();
+  report.end(communicator);
   for (const BenchCodecRow& row : rows)
     if (row.wrong > 0)
       fail(Exit::internal, "[bench comm] {} lost {} elements of {} bytes", row.codec, row.wrong,

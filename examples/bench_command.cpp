@@ -17,6 +17,10 @@ void write_json(const std::string& path, const std::string& json) {
   if (!file) fail_to("write", path, errno != 0 ? errno : EIO);
 }
 
+void print_load(const std::string& warning) {
+  if (!warning.empty()) fmt::print("\n# {}\n", warning);
+}
+
 void add_bench_command(CLI::App& app, Exit& exit) {
   CLI::App* bench = app.add_subcommand("bench", "measure a part of the machine and of Lockstep");
   bench->require_subcommand(1);

@@ -15,6 +15,9 @@ void add_bench_comm(CLI::App& bench, Exit& exit);
 void add_bench_gemm(CLI::App& bench, Exit& exit);
 void add_bench_step(CLI::App& bench, Exit& exit);
 
+// Ends a report with what MachineLoad says, if it says anything.
+void print_load(const std::string& warning);
+
 // For --json. Exit::config if the file cannot be written.
 void write_json(const std::string& path, const std::string& json);
 

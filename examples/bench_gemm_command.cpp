@@ -13,6 +13,7 @@
 #include "examples/command.h"
 #include "examples/config_io.h"
 #include "examples/gemm_peak.h"
+#include "examples/machine_load.h"
 #include "examples/ranks.h"
 #include "examples/stopwatch.h"
 
@@ -80,7 +81,8 @@ std::vector<Row> measure(const Layer& layer, int64_t tokens, DType dtype, double
   return rows;
 }
 
-void run(const GemmOptionsOfCommand& options, const Config& config) {
+void run(const GemmOptionsOfCommand& options, const Config& config, Communicator& communicator) {
+  const MachineLoad load;
   const DType dtype = config.train.dtype();
   const int64_t tokens = config.train.micro_batch * config.train.seq_len;
   double peak = measured_gemm_peak(dtype, 1.0), total_ms = 0, total_flop = 0;
@@ -113,6 +115,9 @@ void run(const GemmOptionsOfCommand& options, const Config& config) {
   fmt::print("{:<24}{:>41.3f}{:>10.0f}{:>8.2f}\n", "one step", total_ms, total_flop / total_ms,
              total_flop / total_ms / peak);
   json["step_ms"] = total_ms;
+  const std::string busy = load.warning(communicator);
+  json["busy_machine"] = busy;
+  print_load(busy);
   if (!options.json.empty()) write_json(options.json, json.dump(2));
 }
 
@@ -141,7 +146,7 @@ void add_bench_gemm(CLI::App& bench, Exit& exit) {
     run_ranks(config, [&](Communicator& communicator) {
       if (communicator.size() > 1)
         fail(Exit::usage, "[bench gemm] {} ranks; run one", communicator.size());
-      run(*options, config);
+      run(*options, config, communicator);
     });
     exit = Exit::ok;
   });

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,12 @@
 #include "dist/communicator.h"
 #include "examples/bench_command.h"
 #include "examples/bench_overlap.h"
+#include "examples/bench_what_if.h"
 #include "examples/command.h"
 #include "examples/config_io.h"
 #include "examples/gemm_peak.h"
+#include "examples/machine_load.h"
+#include "examples/rank_times.h"
 #include "examples/ranks.h"
 #include "examples/replica.h"
 
@@ -125,8 +129,25 @@ void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool
   }
 }
 
+// Slowest first, and not a whole cluster.
+void show_ranks(Json& json, std::span<const RankTime> by_rank, const Topology& where, bool shown) {
+  for (const RankTime& its : by_rank)
+    json["by_rank"].push_back({{"compute_ms", its.compute_ms}, {"data_ms", its.data_ms}});
+  if (!shown || by_rank.size() == 1) return;
+  std::vector<int> ranks(by_rank.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::ranges::sort(ranks, std::greater(), [&](int r) { return by_rank[r].ms(); });
+  ranks.resize(std::min<size_t>(ranks.size(), 8));
+  fmt::print("\n{:<22}{:>14}{:>14}   until its gradients are complete; slowest first\n",
+             "by rank, mean, ms", "computing", "data");
+  for (int r : ranks)
+    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", where.describe(r), by_rank[r].compute_ms,
+               by_rank[r].data_ms);
+}
+
 struct Run {
   std::vector<Measured> steps;
+  RankTimes ranks;  // of the same steps
   std::vector<StepTrace> apart;
 };
 
@@ -149,7 +170,10 @@ Run measure(const std::vector<Use>& plan, bool parameters_travel, DType dtype, R
       after = measured_gemm_peak(dtype, 0.3);
       communicator.barrier();  // products take ranks unequal times, which is not a step's waiting
     }
-    if (plan[i] == Use::counts) run.steps.push_back({m, std::max(before, after)});
+    if (plan[i] == Use::counts) {
+      run.steps.push_back({m, std::max(before, after)});
+      run.ranks.add(replica.rank_times());
+    }
     if (plan[i] == Use::apart) run.apart.push_back(replica.gradients().trace());
     before = after;
   }
@@ -170,10 +194,12 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
       plan_steps(options, overlaps ? options.apart : 0, parameters_travel);
   config.train.steps = std::ssize(plan);
   Replica replica(config, communicator);
+  const MachineLoad load;
   Allocator::current().reset_peak();  // while it is built, it may hold more than ever after
   const Run measured =
       measure(plan, parameters_travel, config.train.dtype(), replica, communicator);
   const std::vector<Measured>& steps = measured.steps;
+  const std::string busy = load.warning(communicator);
   const MemoryStats memory = replica.memory();
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
@@ -211,15 +237,22 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   table.row("param_bytes", spread(steps, [](auto& m) { return m.step.param_bytes; }), 0);
   table.row("host_bytes", spread(steps, [](auto& m) { return m.step.host_bytes; }), 0);
   table.row("compression", spread(steps, [](auto& m) { return m.step.compression; }), 2);
+  const std::vector<RankTime> by_rank = measured.ranks.means();
+  show_ranks(table.json, by_rank, communicator.topology(), first);
   if (!measured.apart.empty()) {
     const OverlapReport report = report_overlap(communicator, measured.apart, options.link_mbit);
     const double step_ms = spread(steps, [](auto& m) { return m.step.step_ms; }).median;
     table.json["overlap"] = Json::parse(to_json(report, step_ms));
     if (first) print_overlap(report, step_ms);
+    const auto answers = ask_what_if(communicator, config, replica, report, by_rank);
+    table.json["what_if"] = Json::parse(to_json(answers));
+    if (first) print_what_if(answers);
   }
   const auto arrivals = static_cast<int64_t>(communicator.arrival_bytes());
   show_memory(table.json, memory, max_over_ranks(communicator, arrivals), first);
   show_plans(table.json, replica, config.dist, first);
+  table.json["busy_machine"] = busy;
+  if (first) print_load(busy);
   if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
 }
 

@@ -7,6 +7,7 @@
 
 #include "dist/data_parallel.h"
 #include "dist/local.h"
+#include "dist/memory.h"
 #include "tests/core/expect_error.h"
 #include "tests/dist/small_model.h"
 
@@ -95,6 +96,20 @@ TEST(OverlapBound, ASharedWindowStopsBackward) {
   expect_transfer(bound, 0, 10, 30, 15);
   expect_transfer(bound, 1, 30, 40, 5);
   EXPECT_DOUBLE_EQ(bound.step_ms, 40);
+}
+
+TEST(OverlapBound, OfAnotherCodecOrAnotherProcessor) {
+  const StepTrace step = three_buckets();
+  EXPECT_DOUBLE_EQ(backward_end_ms(step), 60);
+  // 10, 150 and 50 bytes: the link is free when the last one is ready.
+  const OverlapBound packed = overlap_bound(with_gradients_scaled(step, {0.1, 0.5, 1}), 5);
+  expect_transfer(packed, 0, 10, 12, 0);
+  expect_transfer(packed, 1, 20, 50, 0);
+  expect_transfer(packed, 2, 60, 70, 10);
+  // Ready at 5, 10 and 30, the end at 32.5.
+  const OverlapBound faster = overlap_bound(with_computing_scaled(step, 0.5), 5);
+  expect_transfer(faster, 2, 85, 95, 10);
+  EXPECT_DOUBLE_EQ(faster.step_ms, 95 + 2.5);
 }
 
 TEST(MedianTrace, IsTakenValueByValueOverStepsOfOneKind) {
@@ -207,6 +222,41 @@ TEST(StepTrace, OfTrainingStepsHoldsEveryTransfer) {
         EXPECT_GE(apart.trace.compute_ms, before);
         EXPECT_GT(apart.trace.wait_ms, 0);
       });
+}
+
+std::vector<double> gradient_bytes_by_bucket(const StepTrace& trace) {
+  std::vector<double> bytes;
+  for (const auto& transfer : trace.transfers) {
+    if (transfer.what != What::gradients) continue;
+    bytes.resize(std::max(bytes.size(), transfer.bucket + 1));
+    bytes[transfer.bucket] += transfer.bytes;
+  }
+  return bytes;
+}
+
+// What `bench step` predicts for another codec stands on this formula.
+TEST(StepTrace, HasTheBytesOfTheFormula) {
+  for (int ranks_per_host : {0, 1, 2})
+    for (int stage : {0, 1, 2})
+      for (const char* codec : {"none", "int8", "sign"})
+        run_local(4, {.ranks_per_host = ranks_per_host}, [&](Communicator& c) {
+          DistConfig config;
+          config.zero_stage = stage;
+          config.bucket_mb = 0.02;
+          config.compression.codec = codec;
+          if (config.compression.codec != "none") config.compression.min_elements = 100;
+          const Step step = last_of_three_steps(c, config, false);
+          const SmallModel model;
+          const std::vector<double> formula = bucket_link_bytes(
+              config,
+              {.parameters = model.parameters(), .unit_of = {0, 1, 1, 2, 2, 3}, .early = {}},
+              c.topology(), SumOrder::same_world, 2);
+          const std::vector<double> measured =
+              gradient_bytes_by_bucket(merge_traces(c, step.trace));
+          SCOPED_TRACE(fmt::format("{} per host, stage {}, {}", ranks_per_host, stage, codec));
+          ASSERT_EQ(measured.size(), formula.size());
+          for (size_t b = 0; b < formula.size(); ++b) EXPECT_NEAR(measured[b], formula[b], 1) << b;
+        });
 }
 
 TEST(StepTrace, TheNaiveFormHasNoOverlap) {

@@ -228,6 +228,15 @@ TEST_F(Reports, BenchesWriteJson) {
   EXPECT_GT(step["tokens_per_s"]["median"], 0);
   EXPECT_EQ(step["allocations"]["max"], 0);
   EXPECT_GT(step["memory"]["total"]["peak"], 0);
+  ASSERT_EQ(step["by_rank"].size(), 2u);
+  for (const Json& rank : step["by_rank"]) EXPECT_GT(rank["compute_ms"], 0) << rank;
+  EXPECT_EQ(step["what_if"][0]["step_ms"], step["overlap"]["bound_ms"]);
+  EXPECT_EQ(step["what_if"][0]["link_bytes"], step["overlap"]["link_bytes"]);
+  std::vector<std::string> changes;
+  for (const Json& answer : step["what_if"]) changes.push_back(answer["change"]);
+  for (const char* change : {"a link 10 times as fast", "dist.compression.codec bf16",
+                             "dist.compression.codec sign", "train.global_batch 8"})
+    EXPECT_TRUE(std::ranges::count(changes, change)) << change;
   const Json gemm = json_of("gemm --config run.json --set dist.local_ranks=1 --seconds 0.01");
   EXPECT_EQ(gemm["rows"].size(), 15u);
   for (const Json& row : gemm["rows"]) EXPECT_GT(row["gflops"], 0) << row;
