@@ -27,10 +27,10 @@ struct GemmOptions {
 };
 
 // Which random bits dropout draws: element e of global sample s depends on (seed, module, s, e) and
-// the step in StepScalars, so on neither rank count nor micro batch size.
+// the step, so on neither rank count nor micro batch size. Step and first sample are those of the
+// scalars when the kernel runs, so backward must come before they change.
 struct DropoutKey {
-  uint64_t stream = 0;       // stream_key(seed, module name)
-  int64_t first_sample = 0;  // global index of the batch's first sample
+  uint64_t stream = 0;  // stream_key(seed, module name)
   const StepScalars* scalars = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// What changes every step, in one small buffer that kernels read: a captured CUDA graph of a step
-// stays valid because only these contents change. Written by the trainer, read by optimizer and
-// dropout kernels. Read next: backend.h.
+// What changes from step to step or from micro-step to micro-step, in one small buffer that kernels
+// read: a captured CUDA graph stays valid because only these contents change. Written by the
+// trainer, read by optimizer and dropout kernels when they run. Read next: backend.h.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ struct StepScalars {
   int32_t step = 0;            // counts from 1; the RNG's per-step key
   // non-zero: AdamW's second moment stays as it is, and gradients are momenta (1-bit Adam)
   int32_t variance_frozen = 0;
+  int64_t first_sample = 0;  // of the micro-batch under way: global index of its first sample
 };
 
 }  // namespace lockstep

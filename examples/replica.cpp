@@ -176,7 +176,6 @@ void Replica::plan(int64_t t) {
   scalars_.lr =
       static_cast<float>(learning_rate(config_.optim, t, config_.train.steps, tokens_per_step()));
   optimizer_->prepare(scalars_, t);
-  kernel_scalars_.write(scalars_);
 }
 
 // Forward and backward; returns the sum of the micro batch's token losses. The gradient is that of
@@ -188,10 +187,11 @@ Tensor Replica::train_micro_batch(int64_t micro) {
   MicroStep step{.step = scalars_.step, .index = micro, .count = accumulation_};
   step.replayed = recorded_ && recorded_->replays(step);
   gradients_->begin_micro_step(step);
+  scalars_.first_sample = batch.first_sample;
+  kernel_scalars_.write(scalars_);
   const ForwardContext context{.training = true,
                                .recompute = config_.train.recompute == "block",
                                .seed = static_cast<uint64_t>(config_.train.seed),
-                               .first_sample = batch.first_sample,
                                .scalars = &kernel_scalars_.for_kernels()};
   const auto with_gradients = [&](const Tensor& loss) {
     backward(scale(loss, static_cast<float>(1.0 / static_cast<double>(tokens_per_step()))));

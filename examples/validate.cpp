@@ -137,7 +137,7 @@ void check_device(const Config& config) {
 }
 
 // What a recording repeats is the same each time: memory that gradients have only in flight, or
-// parameters only while they are used, is not, and neither are numbers that the host passes.
+// parameters only while they are used, is not.
 void check_cuda_graph(const Config& config) {
   if (!config.train.cuda_graph) return;
   if (config.train.device != "cuda")
@@ -151,11 +151,6 @@ void check_cuda_graph(const Config& config) {
   if (config.dist.reducer != "bucketed")
     fail(Exit::config, "[train.cuda_graph] needs dist.reducer bucketed, found {}",
          config.dist.reducer);
-  if (config.model.dropout > 0)
-    fail(Exit::config,
-         "[train.cuda_graph] model.dropout {:g} draws by each sample's number, which a recording "
-         "would repeat; use 0, or leave train.cuda_graph out",
-         config.model.dropout);
 }
 
 void check_compression(const CompressionConfig& compression) {

@@ -51,8 +51,7 @@ Tensor Norm::operator()(const Tensor& x) const {
 
 Tensor Dropout::operator()(const Tensor& x, const ForwardContext& context) const {
   if (p_ == 0 || !context.training) return x;
-  return dropout(x, static_cast<float>(p_),
-                 {stream_key(context.seed, name()), context.first_sample, context.scalars});
+  return dropout(x, static_cast<float>(p_), {stream_key(context.seed, name()), context.scalars});
 }
 
 Attention::Attention(std::string name, const Factory& make, const ModelConfig& config)

@@ -17,8 +17,7 @@ struct ForwardContext {
   bool training = false;                 // dropout is on
   bool recompute = false;                // blocks keep only their input for backward
   uint64_t seed = 0;                     // dropout's
-  int64_t first_sample = 0;              // global index of the batch's first sample
-  const StepScalars* scalars = nullptr;  // of the step; needed when training with dropout
+  const StepScalars* scalars = nullptr;  // of the micro-step; needed when training with dropout
 };
 
 class Linear : public Module {

@@ -73,6 +73,7 @@ void CpuBackend::dropout(const Tensor& x, float p, const DropoutKey& key, Tensor
   const Source source(x);
   const Sink sink(y, accumulate);
   const float kept_scale = 1.0f / (1.0f - p);
+  const StepScalars& now = *key.scalars;
   parallel_for(samples * pieces, [&](int64_t piece) {
     const int64_t sample = piece / pieces, begin = piece % pieces * grain;
     const int64_t n = std::min(grain, per_sample - begin), offset = sample * per_sample + begin;
@@ -80,7 +81,7 @@ void CpuBackend::dropout(const Tensor& x, float p, const DropoutKey& key, Tensor
     const float* in = source.read(offset, n, buffer);
     for (int64_t i = 0; i < n; i += 4) {
       const auto words =
-          dropout_words(key.stream, key.scalars->step, key.first_sample + sample, (begin + i) / 4);
+          dropout_words(key.stream, now.step, now.first_sample + sample, (begin + i) / 4);
       for (int64_t j = i; j < std::min(i + 4, n); ++j)
         out[j] = to_unit_float(words[j - i]) < p ? 0.0f : in[j] * kept_scale;
     }

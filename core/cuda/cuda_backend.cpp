@@ -259,7 +259,7 @@ void CudaBackend::dropout(const Tensor& x, float p, const DropoutKey& key, Tenso
                           bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t samples = x.dim(0), per_sample = x.numel() / samples;
-  cuda::dropout(stream_, in(x, per_sample), p, key.stream, key.first_sample, key.scalars,
+  cuda::dropout(stream_, in(x, per_sample), p, key.stream, key.scalars,
                 out(y, per_sample, accumulate), samples, per_sample);
 }
 

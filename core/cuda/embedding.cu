@@ -110,7 +110,6 @@ struct Dropout {
   In x;
   float p, kept_scale;
   uint64_t key;
-  int64_t first_sample;
   const StepScalars* scalars;
   Out y;
   int64_t per_sample;
@@ -119,6 +118,7 @@ struct Dropout {
 __global__ void __launch_bounds__(threads) dropout_kernel(Dropout a, int64_t samples) {
   const int64_t step = int64_t{gridDim.x} * threads * group;
   const int32_t now = a.scalars->step;
+  const int64_t first = a.scalars->first_sample;
   for (int64_t sample = blockIdx.y; sample < samples; sample += gridDim.y)
     for (int64_t i = (int64_t{blockIdx.x} * threads + threadIdx.x) * group; i < a.per_sample;
          i += step) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(threads) dropout_kernel(Dropout a, int64_t sam
       load(a.x, sample * a.per_sample + i, n, v);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const auto words = dropout_words(a.key, now, a.first_sample + sample, i / 4 + half);
+        const auto words = dropout_words(a.key, now, first + sample, i / 4 + half);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           float& x = v[half * 4 + k];
@@ -162,13 +162,12 @@ void rope(Stream s, const In& x, const float* cos, const float* sin, const HeadL
          rows);
 }
 
-void dropout(Stream s, const In& x, float p, uint64_t stream_key, int64_t first_sample,
-             const StepScalars* scalars, const Out& y, int64_t samples, int64_t per_sample) {
+void dropout(Stream s, const In& x, float p, uint64_t stream_key, const StepScalars* scalars,
+             const Out& y, int64_t samples, int64_t per_sample) {
   dim3 grid = blocks_for((per_sample + group - 1) / group, threads);
   grid.y = static_cast<unsigned>(samples < 65535 ? samples : 65535);
   launch(dropout_kernel, grid, dim3(threads), 0, s,
-         Dropout{x, p, 1.0f / (1.0f - p), stream_key, first_sample, scalars, y, per_sample},
-         samples);
+         Dropout{x, p, 1.0f / (1.0f - p), stream_key, scalars, y, per_sample}, samples);
 }
 
 }  // namespace lockstep::cuda

@@ -66,8 +66,8 @@ void embedding_grad(Stream s, const int32_t* ids, const In& dy, const Out& dtabl
                     int64_t d);
 void rope(Stream s, const In& x, const float* cos, const float* sin, const HeadLayout& heads,
           bool inverse, const Out& y, int64_t rows, int64_t t);
-void dropout(Stream s, const In& x, float p, uint64_t stream_key, int64_t first_sample,
-             const StepScalars* scalars, const Out& y, int64_t samples, int64_t per_sample);
+void dropout(Stream s, const In& x, float p, uint64_t stream_key, const StepScalars* scalars,
+             const Out& y, int64_t samples, int64_t per_sample);
 
 // ---- attention.cu; head_dim at most max_head_dim; scratch: b * n_head * t floats. bf16 heads of
 // at most max_wmma_head_dim go to the tensor cores (attention_wmma.cu).

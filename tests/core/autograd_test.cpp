@@ -220,7 +220,7 @@ class Recompute : public Autograd {
             random_leaf({8}, seed + 1, dtype),
             random_leaf({6, 8}, seed + 2, dtype),
             {}};
-    b.key = {.stream = seed, .first_sample = 0, .scalars = &scalars_};
+    b.key = {.stream = seed, .scalars = &scalars_};
     return b;
   }
   StepScalars scalars_{.step = 1};

@@ -80,7 +80,8 @@ TEST_P(KernelsRows, TokensAndLoss) {
   const Tensor logits = random_tensor({rows, width}, DType::f32, 3, 20.0f);
   StepScalars scalars;
   scalars.step = 7;
-  const DropoutKey key{stream_key(1, "dropout"), 40, &scalars};
+  scalars.first_sample = 40;
+  const DropoutKey key{stream_key(1, "dropout"), &scalars};
   const Tensor batch = in({7, 29, width}, 4);
   expect_thread_independent(
       [&] {

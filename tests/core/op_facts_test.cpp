@@ -89,8 +89,8 @@ class Dropout : public testing::Test {
   std::vector<double> kept(int64_t samples, int64_t first, uint64_t stream = 1,
                            DType dtype = DType::f32) {
     const Tensor ones = make_tensor(std::vector(samples * width_, 1.0), {samples, width_}, dtype);
-    return values_of(
-        dropout(ones, 0.25f, {.stream = stream, .first_sample = first, .scalars = &scalars_}));
+    scalars_.first_sample = first;
+    return values_of(dropout(ones, 0.25f, {.stream = stream, .scalars = &scalars_}));
   }
   static constexpr int64_t width_ = 1001;
   StepScalars scalars_{.step = 1};

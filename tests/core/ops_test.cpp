@@ -382,8 +382,8 @@ Array naive_rope(const Array& x, const Heads& h, double theta) {
 }
 
 std::vector<Case> layer_rows() {
-  static const StepScalars scalars{.step = 3};
-  const DropoutKey key{.stream = 42, .first_sample = 5, .scalars = &scalars};
+  static const StepScalars scalars{.step = 3, .first_sample = 5};
+  const DropoutKey key{.stream = 42, .scalars = &scalars};
   const Heads rotary{.n_head = 2, .n_kv_head = 1, .head_dim = 4};
   const std::vector<int32_t> targets{0, 6, -1, 3, 3, 2};
   return {

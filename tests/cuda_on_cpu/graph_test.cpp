@@ -2,7 +2,10 @@
 // the order in which kernels and the host's parts come, whatever order streams run in.
 #include <cuda_runtime.h>
 
+#include <set>
+
 #include "core/cuda/open.h"
+#include "core/step_buffer.h"
 #include "examples/recorded_steps.h"
 #include "tests/core/expect_error.h"
 #include "tests/core/kernel_data.h"
@@ -60,6 +63,32 @@ TEST(CudaGraph, ValuesOfTheHostAreRepeatedAndMemoryIsRead) {
     recording->replay();
     EXPECT_EQ(sum.to_vector<float>(), Floats(4, 22 + 2 * 101)) << order;
   }
+}
+
+// By the step and the sample that it finds in memory.
+TEST(CudaGraph, DropoutDrawsAnewInEachReplay) {
+  OnDevice gpu(1);
+  StepBuffer scalars;
+  const DropoutKey key{.stream = 5, .scalars = &scalars.for_kernels()};
+  Tensor ones = Tensor::empty({2, 100}), kept = Tensor::empty({2, 100});
+  backend().fill(ones, 1.0f);
+  const auto body = [&] { backend().dropout(ones, 0.5f, key, kept, false); };
+  const auto drawn = [&](int32_t step, int64_t first_sample, const std::function<void()>& draw) {
+    scalars.write({.step = step, .first_sample = first_sample});
+    draw();
+    return kept.to_vector<float>();
+  };
+  body();
+  const std::unique_ptr<Recording> recording = gpu.recorder().record(body);
+  const auto replay = [&] { recording->replay(); };
+  std::set<Floats> different;
+  const std::pair<int32_t, int64_t> places[] = {{1, 0}, {1, 2}, {2, 0}, {2, int64_t{1} << 40}};
+  for (const auto& [step, first] : places) {
+    const Floats now = drawn(step, first, replay);
+    EXPECT_EQ(now, drawn(step, first, body));
+    different.insert(now);
+  }
+  EXPECT_EQ(different.size(), 4u);
 }
 
 // What another stream needs is queued before it is told to wait for it, and what it makes is not

@@ -82,12 +82,13 @@ TEST(Gpt, FirstLossIsThatOfAGuess) {
 TEST(Gpt, RecomputationChangesNoBit) {
   StepScalars scalars;
   scalars.step = 3;
+  scalars.first_sample = 40;
   for (const char* arch : {"gpt2", "llama"})
     for (DType dtype : {DType::f32, DType::bf16}) {
       ModelConfig c = tiny(arch);
       c.dropout = 0.3;
       Gpt model(c, dtype, 1);
-      ForwardContext context{.training = true, .seed = 5, .first_sample = 40, .scalars = &scalars};
+      ForwardContext context{.training = true, .seed = 5, .scalars = &scalars};
       const auto plain = gradients(model, context);
       context.recompute = true;
       EXPECT_EQ(gradients(model, context), plain) << arch << " " << name_of(dtype);
@@ -104,9 +105,8 @@ TEST(Gpt, DropoutDependsOnTheGlobalSampleNotOnTheBatch) {
   StepScalars scalars;
   const auto loss = [&](const Tensor& x, const Tensor& y, int64_t first) {
     NoGrad no_grad;
-    return model
-        .loss(x, y, {.training = true, .seed = 5, .first_sample = first, .scalars = &scalars})
-        .item<float>();
+    scalars.first_sample = first;
+    return model.loss(x, y, {.training = true, .seed = 5, .scalars = &scalars}).item<float>();
   };
   const Tensor x = ids(2, 12, 7), y = ids(2, 12, 11);
   const double both = loss(x, y, 8);
