@@ -159,16 +159,18 @@ class Backend {
                         int64_t n) = 0;
 
   // ---- codecs, over a run of cells
-  // Writes x [run.elements] to `wire`, which is 16-byte aligned, and returns the bytes used, a
-  // multiple of 16, at most capacity(). `rest` [run.elements], if it is not null, gets x - decoded,
-  // rounded to fp32: what was not sent. It may be x itself, but not overlap it otherwise.
+  // Writes x [run.elements] to the place_bytes() at `wire`, and what takes as many bytes as it
+  // needs to `tail`, which may be empty for a codec that has nothing of the kind; wire and tail are
+  // 16-byte aligned. `rest` [run.elements], if it is not null, gets x - decoded, rounded to fp32:
+  // what was not sent. It may be x itself, but not overlap it otherwise.
   //
   // Cells are encoded independently of each other. A cell with a NaN or an infinity decodes to one
   // with a NaN or an infinity, so whoever looks at the sum sees that the step must be skipped;
   // `rest` is worthless then. Of finite elements every backend writes the same bits.
-  virtual size_t encode(const CellCodec& codec, const CodecRun& run, const float* x,
-                        std::byte* wire, float* rest) = 0;
-  // Overwrites `out` with what was encoded of the cells [first, first + count) of the run.
+  virtual void encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+                      const WireTail& tail, float* rest) = 0;
+  // Overwrites `out` with what was encoded of the cells [first, first + count) of the run. The tail
+  // lies from `wire` where it lay for encode.
   virtual void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,
                       int64_t first, int64_t count, float* out) = 0;
   // x [n] = decay * past + (1 - decay) * x; past null: zeros. By the calling thread alone.

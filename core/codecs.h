@@ -19,8 +19,9 @@ namespace lockstep {
 using CellCodec =
     std::variant<codec::None, codec::Bf16, codec::Int8, codec::TopK, codec::Rows, codec::Sign>;
 
-// The most bytes that a run needs on the wire, a multiple of 16, so that runs can follow each
-// other. Every codec except `rows` uses exactly as many.
+// Bytes of a run on the wire, multiples of 16: those at its own place, whatever is in it, so that
+// runs can follow each other; and with them the most that it adds to the tail. Only `rows` does.
+size_t place_bytes(const CellCodec& codec, const CodecRun& run);
 size_t capacity(const CellCodec& codec, const CodecRun& run);
 
 }  // namespace lockstep

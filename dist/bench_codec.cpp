@@ -45,7 +45,7 @@ struct CodecCase {
 
   std::byte* wire() { return memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & 15u); }
   void encode() {
-    used = codec.encode(run, x.data(), wire(), codec.lossless() ? nullptr : rest.data());
+    used = codec.encode_alone(run, x.data(), wire(), codec.lossless() ? nullptr : rest.data());
   }
   void decode() { codec.decode(run, wire(), 0, run.cells(), decoded.data()); }
   // Sent + rest = x up to the rounding of the rest; bit for bit where there is none.

@@ -22,11 +22,11 @@ class Codec {
   // Decoding gives the bits that were encoded.
   bool lossless() const;
 
-  // The most bytes that a run needs on the wire, a multiple of 16, so that runs can follow each
-  // other. Every codec except `rows` uses exactly as many.
+  // As in core/codecs.h: bytes of a run at its own place, and at most.
+  size_t place_bytes(const CodecRun& run) const { return lockstep::place_bytes(cells_, run); }
   size_t capacity(const CodecRun& run) const { return lockstep::capacity(cells_, run); }
 
-  // Every run takes its capacity, whatever is in it.
+  // Every run takes its capacity, whatever is in it, and needs no tail.
   bool fixed_size() const { return !std::holds_alternative<codec::Rows>(cells_); }
   // The fp32 elements of a run, if its encoding is just that: nothing to decode.
   const float* plain(const std::byte* wire) const {
@@ -35,8 +35,15 @@ class Codec {
   }
 
   // As Backend::encode and decode, on this thread's backend: the data lie where it computes.
-  size_t encode(const CodecRun& run, const float* x, std::byte* wire, float* rest) const {
-    return backend().encode(cells_, run, x, wire, rest);
+  void encode(const CodecRun& run, const float* x, std::byte* wire, const WireTail& tail,
+              float* rest) const {
+    backend().encode(cells_, run, x, wire, tail, rest);
+  }
+  // A run alone, its tail behind it, in memory of the host. Returns the bytes of both.
+  size_t encode_alone(const CodecRun& run, const float* x, std::byte* wire, float* rest) const {
+    uint64_t used = place_bytes(run);
+    encode(run, x, wire, {wire, &used}, rest);
+    return used;
   }
   void decode(const CodecRun& run, const std::byte* wire, int64_t first, int64_t count,
               float* out) const {

@@ -80,6 +80,42 @@ std::span<std::byte> Window::part(int p) {
   return mine();
 }
 
+namespace {
+void check_used(const Window& window, int p, size_t used) {
+  check(used <= window.part_bytes(p) || used == told_by_part,
+        "[window] '{}': {} bytes used of part {}, which has {}", window.name(), used, p,
+        window.part_bytes(p));
+}
+}  // namespace
+
+void check_exchange(const Window& window, const Reader& reader, std::span<const size_t> used) {
+  check(reader != nullptr, "[exchange] '{}' needs a reader: the parts are the caller's to combine",
+        window.name());
+  check(used.empty() || std::ssize(used) == window.parts(),
+        "[exchange] '{}': used bytes of {} parts for {} ranks", window.name(), used.size(),
+        window.parts());
+  check_holds_all(window);
+  for (size_t p = 0; p < used.size(); ++p) check_used(window, static_cast<int>(p), used[p]);
+}
+
+void check_gather(const Window& window, const Reader& reader, size_t used, int rank) {
+  check(reader || window.layout() == Layout::whole,
+        "[gather] '{}' needs a reader: its whole has no place in the window", window.name());
+  if (used != SIZE_MAX) check_used(window, rank, used);
+}
+
+void check_holds_all(const Window& window) {
+  check(window.layout() == Layout::whole,
+        "[window] '{}' holds nothing but each rank's own part: only gather works on it",
+        window.name());
+}
+
+void check_told(const Window& window, size_t p, size_t used) {
+  check(used <= window.part_bytes(static_cast<int>(p)),
+        "[window] '{}': part {} of {} bytes tells that {} are used", window.name(), p,
+        window.part_bytes(static_cast<int>(p)), used);
+}
+
 std::vector<size_t> even_parts(size_t count, size_t element_bytes, int ranks, size_t grain) {
   const size_t grains = (count + grain - 1) / grain;
   std::vector<size_t> bytes(ranks);

@@ -54,6 +54,7 @@ class Work {
   struct Traffic {
     size_t to_ranks = 0;
     size_t to_hosts = 0;
+    size_t used = 0;  // of all parts of mine that it was started with, my own included
   };
   class State;
 
@@ -89,6 +90,10 @@ using Combine = std::function<void(std::span<const ByteView> views,
 // parts where the caller wants them, and the whole stands nowhere.
 enum class Layout { whole, own_part };
 
+// In place of a number of used bytes: the part tells it, as a uint64 at its start. For whoever has
+// not seen it: on a device, kernels may have written it.
+constexpr size_t told_by_part = SIZE_MAX - 1;
+
 // Symmetric memory in as many parts as there are ranks: part p has the same number of bytes on
 // every rank that holds it (zero is allowed).
 class Window {
@@ -100,6 +105,7 @@ class Window {
 
   const std::string& name() const { return name_; }
   Layout layout() const { return layout_; }
+  int parts() const { return static_cast<int>(offsets_.size()) - 1; }
   size_t bytes() const { return offsets_.back(); }  // of all parts
   size_t part_bytes(int p) const { return offsets_[p + 1] - offsets_[p]; }
   size_t part_offset(int p) const { return offsets_[p]; }
@@ -145,6 +151,13 @@ struct Moment {
   const char* limit_key() const;  // the setting that limits waits: "dist.timeout_s"
 };
 
+// What no communicator can start: Exit::internal. The last is for all but exchange and gather.
+void check_exchange(const Window& window, const Reader& reader, std::span<const size_t> used);
+void check_gather(const Window& window, const Reader& reader, size_t used, int rank);
+void check_holds_all(const Window& window);
+// What part p tells of its used bytes.
+void check_told(const Window& window, size_t p, size_t used);
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -177,7 +190,8 @@ class Communicator {
   // `used` says how many bytes, from its start, of each part p (of my part) hold anything: only
   // those go to other hosts. They may differ between ranks (but see fold_with), and nobody needs to
   // know the others': views have the length of the part, and what lies beyond the used bytes is
-  // unspecified. All is used unless said otherwise.
+  // unspecified. All is used unless said otherwise; told_by_part says that the parts tell it, on
+  // all ranks.
   virtual Work exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used = {}) = 0;
   virtual Work gather(const WindowPtr& window, Reader reader = {}, size_t used = SIZE_MAX) = 0;
   virtual Work broadcast(const WindowPtr& window, int root, Reader reader = {}) = 0;

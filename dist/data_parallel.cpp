@@ -46,13 +46,6 @@ std::unique_ptr<DataParallel> make_data_parallel(const DistConfig& config,
   check(!initialise || config.zero_stage == 3,
         "[data_parallel] zero_stage {} needs all parameters from the start", config.zero_stage);
   const ReducerOptions options = reducer_options(config, order, momentum);
-  const Codec* codec = options.rules.codec.get();
-  if (codec && !codec->fixed_size() && !Allocator::current().memory().on_host())
-    fail(Exit::config,
-         "[dist.compression.codec] {} keeps a table of places on the host; on a device use one "
-         "whose "
-         "size is known beforehand, such as bf16",
-         config.compression.codec);
   if (config.reducer == "naive") return make_naive(config, communicator, std::move(parameters));
   return make_reducer(options, communicator, std::move(parameters), std::move(unit_of), initialise);
 }

@@ -1,6 +1,9 @@
 // Read next: host_staged.cpp.
 #include "dist/device_communicator.h"
 
+#include <cstdlib>
+#include <numeric>
+
 #include "core/scratch.h"
 #include "dist/work_state.h"
 
@@ -11,8 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Report = DeviceTransport::Report;
 
-// Between looks at what is under way on the device.
+// Between looks at what is under way on the device, and at an event that is waited for.
 constexpr std::chrono::milliseconds kPause{20};
+constexpr std::chrono::microseconds kShortPause{50};
 
 // Memory for parts that arrive; each begins where kernels like it.
 class Arrivals {
@@ -38,7 +42,34 @@ class Arrivals {
   std::vector<std::span<std::byte>> places_;
 };
 
+// Of one operation in two parts.
+Report after(const Report& first, const Report& second, Work::Time arrived) {
+  return {arrived,
+          {.to_ranks = first.traffic.to_ranks + second.traffic.to_ranks,
+           .to_hosts = first.traffic.to_hosts + second.traffic.to_hosts,
+           .used = second.traffic.used}};
+}
+
 }  // namespace
+
+// Of the host, where the device writes them: whole pages, because pages are what is pinned.
+class DeviceCommunicator::PinnedNumbers {
+ public:
+  PinnedNumbers(Device& device, size_t count)
+      : bytes_((count * sizeof(uint64_t) + page - 1) / page * page),
+        memory_(static_cast<uint64_t*>(std::aligned_alloc(page, bytes_))),
+        pin_(device.pin({reinterpret_cast<std::byte*>(memory_.get()), bytes_})) {}
+  uint64_t* at(size_t i) const { return memory_.get() + i; }
+
+ private:
+  static constexpr size_t page = 4096;
+  struct Free {
+    void operator()(uint64_t* p) const { std::free(p); }
+  };
+  const size_t bytes_;
+  const std::unique_ptr<uint64_t[], Free> memory_;
+  const std::shared_ptr<void> pin_;
+};
 
 struct DeviceCommunicator::Operation {
   std::shared_ptr<DeviceWindow> window;
@@ -53,6 +84,7 @@ DeviceCommunicator::DeviceCommunicator(Communicator& host, Device& device, Lane&
       device_(device),
       lane_(lane),
       transport_(std::move(transport)),
+      told_(std::make_unique<PinnedNumbers>(device, 2 * static_cast<size_t>(host.size()))),
       allocator_(lane.memory()),
       thread_([this] { run(); }) {}
 
@@ -83,6 +115,7 @@ WindowPtr DeviceCommunicator::window(const std::string& name, std::span<const si
 
 Work DeviceCommunicator::exchange(const WindowPtr& window, Reader reader,
                                   std::vector<size_t> used) {
+  check_exchange(*window, reader, used);
   auto w = std::static_pointer_cast<DeviceWindow>(window);
   return start(window, [this, w, reader = std::move(reader), used = std::move(used)] {
     return exchange_parts(*w, used, reader);
@@ -90,6 +123,7 @@ Work DeviceCommunicator::exchange(const WindowPtr& window, Reader reader,
 }
 
 Work DeviceCommunicator::gather(const WindowPtr& window, Reader reader, size_t used) {
+  check_gather(*window, reader, used, rank());
   auto w = std::static_pointer_cast<DeviceWindow>(window);
   return start(window, [this, w, reader = std::move(reader), used] {
     return gather_parts(*w, used, reader);
@@ -97,6 +131,7 @@ Work DeviceCommunicator::gather(const WindowPtr& window, Reader reader, size_t u
 }
 
 Work DeviceCommunicator::broadcast(const WindowPtr& window, int root, Reader reader) {
+  check_holds_all(*window);
   auto w = std::static_pointer_cast<DeviceWindow>(window);
   return start(window, [this, w, root, reader = std::move(reader)] {
     const Report report = transport_->broadcast(*w, root);
@@ -108,6 +143,7 @@ Work DeviceCommunicator::broadcast(const WindowPtr& window, int root, Reader rea
 }
 
 Work DeviceCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
+  check_holds_all(*window);
   auto w = std::static_pointer_cast<DeviceWindow>(window);
   return start(window, [this, w, combine = std::move(combine)] {
     if (DeviceSums* sums = sums_of(*w)) {
@@ -121,11 +157,8 @@ Work DeviceCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
       const std::span<std::byte> out = w->part(rank());
       combine(views, {&out, 1});
     };
-    Report report = exchange_parts(*w, {}, reader);
-    const Work::Traffic back = gather_parts(*w, SIZE_MAX, {}).traffic;
-    report.traffic.to_ranks += back.to_ranks;
-    report.traffic.to_hosts += back.to_hosts;
-    return report;
+    const Report there = exchange_parts(*w, {}, reader);
+    return after(there, gather_parts(*w, SIZE_MAX, {}), there.arrived);
   });
 }
 
@@ -256,9 +289,13 @@ Report DeviceCommunicator::exchange_parts(DeviceWindow& window, std::span<const 
   std::vector<size_t> bytes(size(), window.part_bytes(rank()));
   bytes[rank()] = 0;
   Arrivals arrivals(bytes);
-  const Report report = transport_->exchange(window, used, arrivals.places());
-  arrivals.places()[rank()] = window.part(rank());
-  reader(std::vector<ByteView>(arrivals.places().begin(), arrivals.places().end()));
+  std::vector<std::span<std::byte>>& places = arrivals.places();
+  places[rank()] = window.part(rank());
+  const bool parts_tell = !used.empty() && used[0] == told_by_part;
+  Report report =
+      parts_tell ? exchange_told(window, places) : transport_->exchange(window, used, {}, places);
+  if (!parts_tell) report.traffic.used = std::accumulate(used.begin(), used.end(), size_t{0});
+  reader(std::vector<ByteView>(places.begin(), places.end()));
   return report;
 }
 
@@ -270,9 +307,59 @@ Report DeviceCommunicator::gather_parts(DeviceWindow& window, size_t used, const
   std::vector<std::span<std::byte>>& places = arrivals.places();
   for (int r = 0; r < size(); ++r)
     if (!apart || r == rank()) places[r] = window.part(r);
-  const Report report = transport_->gather(window, used, places);
+  const Report report = used == told_by_part ? gather_told(window, places)
+                                             : transport_->gather(window, used, {}, places);
   if (reader) reader(std::vector<ByteView>(places.begin(), places.end()));
   return report;
+}
+
+// ---- parts that tell how much of them is used: first all hear how much comes, then it comes
+
+Report DeviceCommunicator::exchange_told(DeviceWindow& window, DeviceTransport::Places places) {
+  const size_t ranks = places.size();
+  const std::vector<size_t> number(ranks, sizeof(uint64_t));
+  const Report numbers = transport_->exchange(window, number, number, places);
+  std::vector<std::span<std::byte>> parts;
+  for (int p = 0; p < size(); ++p) parts.push_back(window.part(p));
+  parts.insert(parts.end(), places.begin(), places.end());
+  const std::vector<size_t> used = told(parts);
+  const std::span sent = std::span(used).first(ranks), received = std::span(used).last(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    check_told(window, r, sent[r]);
+    check_told(window, rank(), received[r]);
+  }
+  Report report = transport_->exchange(window, sent, received, places);
+  report.traffic.used = std::accumulate(sent.begin(), sent.end(), size_t{0});
+  return after(numbers, report, report.arrived);
+}
+
+Report DeviceCommunicator::gather_told(DeviceWindow& window, DeviceTransport::Places places) {
+  const std::vector<size_t> number(places.size(), sizeof(uint64_t));
+  const Report numbers = transport_->gather(window, sizeof(uint64_t), number, places);
+  const std::vector<size_t> used = told(places);
+  for (size_t r = 0; r < used.size(); ++r) check_told(window, r, used[r]);
+  const Report report = transport_->gather(window, used[rank()], used, places);
+  return after(numbers, report, report.arrived);
+}
+
+// Of each, when the stream has come so far. The computing thread goes on.
+std::vector<size_t> DeviceCommunicator::told(DeviceTransport::Places parts) {
+  for (size_t i = 0; i < parts.size(); ++i)
+    lane_.read(told_->at(i), parts[i].data(), sizeof(uint64_t));
+  if (const EventPtr there = lane_.backend().stream().record()) wait_watching(*there);
+  return {told_->at(0), told_->at(parts.size())};
+}
+
+// Who waits for the device waits for the peers that it waits for, and they may be gone.
+void DeviceCommunicator::wait_watching(const Event& event) {
+  for (auto looked = Clock::now(); !event.reached();) {
+    std::this_thread::sleep_for(kShortPause);
+    if (Clock::now() - looked < kPause) continue;
+    watch();
+    looked = Clock::now();
+    std::lock_guard lock(mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+  }
 }
 
 }  // namespace lockstep

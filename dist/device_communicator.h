@@ -40,6 +40,7 @@ class DeviceCommunicator : public Communicator {
 
  private:
   struct Operation;
+  class PinnedNumbers;
   using Body = std::function<DeviceTransport::Report()>;
 
   Work start(const WindowPtr& window, Body body);
@@ -51,11 +52,16 @@ class DeviceCommunicator : public Communicator {
   DeviceTransport::Report exchange_parts(DeviceWindow& window, std::span<const size_t> used,
                                          const Reader& reader);
   DeviceTransport::Report gather_parts(DeviceWindow& window, size_t used, const Reader& reader);
+  DeviceTransport::Report exchange_told(DeviceWindow& window, DeviceTransport::Places places);
+  DeviceTransport::Report gather_told(DeviceWindow& window, DeviceTransport::Places places);
+  std::vector<size_t> told(DeviceTransport::Places parts);
+  void wait_watching(const Event& event);
 
   Communicator& host_;
   Device& device_;
   Lane& lane_;
   const std::unique_ptr<DeviceTransport> transport_;
+  const std::unique_ptr<PinnedNumbers> told_;  // what parts tell of their used bytes
   Allocator allocator_;  // of what arrives and of the readers' scratch, in the lane's order
 
   std::mutex mutex_;  // guards the next five

@@ -59,8 +59,10 @@ class DeviceSums {
 class DeviceTransport {
  public:
   using Report = DeviceReport;
-  using Places =
-      std::span<const std::span<std::byte>>;  // on the device, by rank; my own is not used
+  // On the device, by rank; my own is not used.
+  using Places = std::span<const std::span<std::byte>>;
+  // Numbers of used bytes, by rank; empty: not known.
+  using Used = std::span<const size_t>;
 
   virtual ~DeviceTransport() = default;
   virtual std::string name() const = 0;
@@ -73,11 +75,13 @@ class DeviceTransport {
   virtual void watch(const Moment&) {}
   virtual void abort() {}
 
-  // Part p of mine goes to rank p, its first used[p] bytes (empty: all); part `rank()` of rank r
-  // comes to places[r].
-  virtual Report exchange(DeviceWindow& window, std::span<const size_t> used, Places places) = 0;
-  // My part goes to all; part r of rank r comes to places[r].
-  virtual Report gather(DeviceWindow& window, size_t used, Places places) = 0;
+  // Part p of mine goes to rank p, its first sent[p] bytes (not known: all); part `rank()` of rank
+  // r comes to places[r], its first received[r] bytes. Where these are not known, a transport that
+  // has to know takes them to be as many as I send myself, as it is for codecs of fixed size.
+  virtual Report exchange(DeviceWindow& window, Used sent, Used received, Places places) = 0;
+  // My part goes to all, its first `sent` bytes (SIZE_MAX: all); part r of rank r comes to
+  // places[r], its first received[r] bytes (not known: all).
+  virtual Report gather(DeviceWindow& window, size_t sent, Used received, Places places) = 0;
   // All of root's window comes to everyone's.
   virtual Report broadcast(DeviceWindow& window, int root) = 0;
 

@@ -100,15 +100,14 @@ void HostCommunicator::abort(Exit code, const std::string& message) {
 
 Work HostCommunicator::start(Kind kind, const WindowPtr& window, Combine reader,
                              std::vector<size_t> used, int root) {
-  if (kind != Kind::gather && kind < Kind::reclaim)
-    check(window->layout() == Layout::whole,
-          "[window] '{}' holds nothing but each rank's own part: only gather works on it",
-          window->name());
-  for (size_t p = 0; p < used.size(); ++p)
-    check(used[p] <= window->part_bytes(p), "[window] '{}': {} bytes used of part {}, which has {}",
-          window->name(), used[p], p, window->part_bytes(p));
+  for (size_t p = 0; p < used.size(); ++p) {
+    if (used[p] != told_by_part) continue;
+    std::memcpy(&used[p], window->part(p).data(), sizeof used[p]);
+    check_told(*window, p, used[p]);
+  }
   Operation operation{kind, std::static_pointer_cast<HostWindow>(window), std::move(reader),
                       std::move(used), root};
+  for (size_t bytes : operation.used) operation.traffic.used += bytes;
   Work work(operation.state);
   {
     std::lock_guard lock(mutex_);
@@ -136,19 +135,14 @@ bool HostCommunicator::released(const Operation& operation) const {
 }
 
 Work HostCommunicator::exchange(const WindowPtr& window, Reader reader, std::vector<size_t> used) {
-  check(reader != nullptr, "[exchange] '{}' needs a reader: the parts are the caller's to combine",
-        window->name());
-  check(used.empty() || std::ssize(used) == size(),
-        "[exchange] '{}': used bytes of {} parts for {} ranks", window->name(), used.size(),
-        size());
+  check_exchange(*window, reader, used);
   return start(
       Kind::exchange, window, [reader = std::move(reader)](Views views, Outs) { reader(views); },
       std::move(used));
 }
 
 Work HostCommunicator::gather(const WindowPtr& window, Reader reader, size_t used) {
-  check(reader || window->layout() == Layout::whole,
-        "[gather] '{}' needs a reader: its whole has no place in the window", window->name());
+  check_gather(*window, reader, used, rank());
   std::vector<size_t> used_parts;
   if (used != SIZE_MAX) used_parts.resize(size());
   if (used != SIZE_MAX) used_parts[rank()] = used;
@@ -163,6 +157,7 @@ Work HostCommunicator::gather(const WindowPtr& window, Reader reader, size_t use
 
 Work HostCommunicator::broadcast(const WindowPtr& window, int root, Reader reader) {
   check(root >= 0 && root < size(), "[broadcast] root {} of {} ranks", root, size());
+  check_holds_all(*window);
   return start(
       Kind::broadcast, window,
       [reader = std::move(reader), w = window.get(), root](Views views, Outs) {
@@ -173,6 +168,7 @@ Work HostCommunicator::broadcast(const WindowPtr& window, int root, Reader reade
 }
 
 Work HostCommunicator::all_reduce(const WindowPtr& window, Combine combine) {
+  check_holds_all(*window);
   start(Kind::combine, window, std::move(combine));  // if it fails, the second does as well
   return start(Kind::collect, window, [](Views, Outs) {});
 }

@@ -28,6 +28,7 @@ class Staged : public BucketExchange {
         runs_[compressed].push_back(plan_runs(rules, compressed, parameters, part));
     place_gradients();
     place_shard();
+    if (with_tail(rules_, true)) place_ends();
     if (rules_.momentum > 0) momentum_.allocate(bucket_.elements());
     if (std::ranges::none_of(runs_[1], any_lossy)) return;
     if (rules_.momentum > 0) allocate_powers();
@@ -58,7 +59,7 @@ class Staged : public BucketExchange {
     if (local_sum_) local_sum_->begin(first.count);
     exchanges_.clear();
     gather_ = {};
-    plain_bytes_ = packed_bytes_ = 0;
+    plain_bytes_ = 0;
   }
 
   Tensor buffer(size_t member) override {
@@ -87,7 +88,8 @@ class Staged : public BucketExchange {
     for (const Work& work : exchanges_) add_work(work, report, spans);
     if (rules_.gather) add_work(gather_, report, spans);
     report.plain_bytes += plain_bytes_;
-    report.packed_bytes += packed_bytes_;
+    for (const Work& work : exchanges_)
+      report.packed_bytes += static_cast<int64_t>(work.traffic().used - uncompressed_bytes());
   }
 
   void end_step(bool committed) override {
@@ -177,6 +179,27 @@ class Staged : public BucketExchange {
     powers_ = Tensor::zeros({bucket_.elements()}, DType::u8);
   }
 
+  void place_ends() {
+    std::vector<uint64_t> ends;
+    for (const auto& runs : runs_[1]) ends.push_back(WirePart(runs, true).end_of_places());
+    ends_ = Allocator::current().allocate(ends.size() * sizeof ends[0], Category::buffers);
+    ends_->memory().write(ends_->data(), ends.data(), ends_->bytes());
+  }
+  const uint64_t* end_of_places(int p) const {
+    return ends_ ? static_cast<const uint64_t*>(ends_->data()) + p : nullptr;
+  }
+
+  WirePart wire(int p) const { return {runs_[compressed_][p], with_tail(rules_, compressed_)}; }
+
+  // Of what an exchange sends, all parts together.
+  size_t uncompressed_bytes() const {
+    size_t sum = 0;
+    for (const auto& part : runs_[compressed_])
+      for (const WireRun& run : part)
+        if (!run.compressed) sum += run.codec->place_bytes(run.shape);
+    return sum;
+  }
+
   // The tree over this rank's micro steps; true when it is complete.
   bool add_locally(const MicroStep& micro) {
     for (size_t m = 0; m < members_.size(); ++m)
@@ -207,7 +230,7 @@ class Staged : public BucketExchange {
 
   size_t encode_part(int p, const MicroStep& micro) {
     const std::vector<WireRun>& runs = runs_[compressed_][p];
-    return WirePart(runs).write(window_->part(p), [&](size_t i, std::byte* wire) {
+    const auto encode_one = [&](size_t i, std::byte* place, const WireTail& tail) {
       const WireRun& run = runs[i];
       float* x = gradient(run.cells);
       const bool fed = sent_.kept() && run.compressed;
@@ -217,13 +240,10 @@ class Staged : public BucketExchange {
         parallel_pieces(run.cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
           sent_.add_to(x + begin, run.cells.offset + begin, end - begin, first);
         });
-      const size_t bytes = run.encode(x, wire, fed ? sent_.pending(run.cells.offset) : nullptr);
-      if (run.compressed) {
-        plain_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
-        packed_bytes_ += static_cast<int64_t>(bytes);
-      }
-      return bytes;
-    });
+      run.encode(x, place, tail, fed ? sent_.pending(run.cells.offset) : nullptr);
+      if (run.compressed) plain_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
+    };
+    return wire(p).write(window_->part(p), end_of_places(p), encode_one);
   }
 
   void release_gradients() {
@@ -238,10 +258,10 @@ class Staged : public BucketExchange {
   void sum(std::span<const ByteView> views, const MicroStep& micro) {
     set_num_threads(1);
     const std::vector<WireRun>& runs = mine(compressed_);
-    const WirePart wire(runs);
+    const WirePart part = wire(communicator_.rank());
     for (size_t i = 0; i < runs.size(); ++i) {
       std::vector<const std::byte*> encoded;
-      for (ByteView view : views) encoded.push_back(wire.begin_of(view, i));
+      for (ByteView view : views) encoded.push_back(part.begin_of(view, i));
       sum_run(runs[i], encoded, micro, shard_[i].offset());
     }
     if (!micro.last()) return;
@@ -274,17 +294,17 @@ class Staged : public BucketExchange {
   size_t encode_sum() {
     const std::vector<WireRun>& runs = mine(compressed_);
     if (!rules_.gather && !any_lossy(runs)) return 0;
-    return WirePart(runs).write(
-        window_->part(communicator_.rank()), [&](size_t i, std::byte* wire) {
-          const WireRun& run = runs[i];
-          float* x = shard_[i].data<float>();
-          const int64_t at = shard_[i].offset();
-          const bool fed = owned_.kept() && run.compressed;
-          if (fed) owned_.add_to(x, at, run.cells.elements, true);
-          const size_t bytes = run.encode(x, wire, fed ? owned_.pending(at) : nullptr);
-          if (!run.codec->lossless()) run.decode(wire, 0, run.cells.elements, x);
-          return bytes;
-        });
+    const int rank = communicator_.rank();
+    const auto encode_one = [&](size_t i, std::byte* place, const WireTail& tail) {
+      const WireRun& run = runs[i];
+      float* x = shard_[i].data<float>();
+      const int64_t at = shard_[i].offset();
+      const bool fed = owned_.kept() && run.compressed;
+      if (fed) owned_.add_to(x, at, run.cells.elements, true);
+      run.encode(x, place, tail, fed ? owned_.pending(at) : nullptr);
+      if (!run.codec->lossless()) run.decode(place, 0, run.cells.elements, x);
+    };
+    return wire(rank).write(window_->part(rank), end_of_places(rank), encode_one);
   }
 
   // Only now is it known how long the encoding is; every rank's next operation on this window is
@@ -295,9 +315,9 @@ class Staged : public BucketExchange {
         [this](auto views) {
           for (size_t r = 0; r < views.size(); ++r) {
             const std::vector<WireRun>& runs = runs_[compressed_][r];
-            const WirePart wire(runs);
+            const WirePart part = wire(static_cast<int>(r));
             for (size_t i = 0; i < runs.size(); ++i)
-              runs[i].decode(wire.begin_of(views[r], i), 0, runs[i].cells.elements,
+              runs[i].decode(part.begin_of(views[r], i), 0, runs[i].cells.elements,
                              gradient(runs[i].cells));
           }
         },
@@ -325,10 +345,11 @@ class Staged : public BucketExchange {
   Carried sent_, owned_;               // residuals, laid out as the bucket, as my shard
   Carried momentum_;                   // mine, laid out as the bucket
   Tensor powers_;                      // u8, laid out as the bucket
+  std::shared_ptr<Storage> ends_;      // by part with a tail: where the tail begins
   bool compressed_ = false;            // this step
   std::vector<Work> exchanges_;
-  Work gather_;  // written before the last exchange is done
-  int64_t plain_bytes_ = 0, packed_bytes_ = 0;
+  Work gather_;              // written before the last exchange is done
+  int64_t plain_bytes_ = 0;  // of what was compressed
 };
 
 }  // namespace

@@ -17,16 +17,15 @@ const Codec& plain_codec() {
 
 }  // namespace
 
-size_t WireRun::encode(float* x, std::byte* wire, float* rest) const {
+void WireRun::encode(float* x, std::byte* wire, const WireTail& tail, float* rest) const {
   const auto scale = [this](bool divide, float* values) {
     parallel_pieces(cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
       backend().scale_by_powers(powers + begin, divide, values + begin, end - begin);
     });
   };
   if (powers) scale(true, x);
-  const size_t bytes = codec->encode(shape, x, wire, rest);
+  codec->encode(shape, x, wire, tail, rest);
   if (powers && rest) scale(false, rest);
-  return bytes;
 }
 
 void WireRun::decode(const std::byte* wire, int64_t at, int64_t count, float* out) const {
@@ -58,29 +57,31 @@ bool any_lossy(const std::vector<WireRun>& runs) {
   return std::ranges::any_of(runs, [](const WireRun& run) { return !run.codec->lossless(); });
 }
 
+bool with_tail(const ExchangeRules& rules, bool compressed) {
+  return compressed && rules.codec && !rules.codec->fixed_size();
+}
+
 bool is_compressed(const ExchangeRules& rules, const Tensor& whole) {
   return rules.codec != nullptr && whole.ndim() >= 2 && whole.numel() >= rules.min_elements;
 }
 
 size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                   const std::vector<CellRun>& part) {
-  return WirePart(plan_runs(rules, true, parameters, part)).capacity();
+  return WirePart(plan_runs(rules, true, parameters, part), with_tail(rules, true)).capacity();
 }
 
 size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                      const std::vector<CellRun>& part) {
   return std::max(wire_bytes(rules, parameters, part),
-                  WirePart(plan_runs(rules, false, parameters, part)).capacity());
+                  WirePart(plan_runs(rules, false, parameters, part), false).capacity());
 }
 
-WirePart::WirePart(const std::vector<WireRun>& runs)
-    : runs_(runs),
-      with_table_(
-          std::ranges::any_of(runs, [](const WireRun& run) { return !run.codec->fixed_size(); })) {
-  uint64_t at = with_table_ ? wire_aligned(runs.size() * sizeof at) : 0;
+WirePart::WirePart(const std::vector<WireRun>& runs, bool with_tail) : with_tail_(with_tail) {
+  uint64_t at = with_tail ? wire_aligned(sizeof at) : 0;
   for (const WireRun& run : runs) {
     begins_.push_back(at);
-    at += run.codec->capacity(run.shape);
+    at += run.codec->place_bytes(run.shape);
+    most_in_tail_ += run.codec->capacity(run.shape) - run.codec->place_bytes(run.shape);
   }
   begins_.push_back(at);
 }

@@ -3,10 +3,10 @@
 // next. Read next: wire.cpp, then staged_exchange.cpp, which uses it.
 #pragma once
 
-#include <cstring>
 #include <span>
 #include <vector>
 
+#include "core/backend.h"
 #include "dist/bucket_exchange.h"
 #include "dist/buckets.h"
 #include "dist/codec.h"
@@ -22,9 +22,8 @@ struct WireRun {
   bool compressed;                  // else it travels as plain fp32
   const uint8_t* powers = nullptr;  // by element: what x is divided by on the wire
 
-  // x and rest, or null, [n] in pieces: as the codec's own, but x is left divided. Returns the
-  // bytes written.
-  size_t encode(float* x, std::byte* wire, float* rest) const;
+  // x and rest, or null, [n] in pieces: as the codec's own, but x is left divided.
+  void encode(float* x, std::byte* wire, const WireTail& tail, float* rest) const;
   // Elements [at, at + count), whole cells, of the run.
   void decode(const std::byte* wire, int64_t at, int64_t count, float* out) const;
 };
@@ -35,6 +34,9 @@ std::vector<WireRun> plan_runs(const ExchangeRules& rules, bool compressed,
                                const std::vector<CellRun>& part);
 bool any_lossy(const std::vector<WireRun>& runs);
 
+// Whether parts have a tail, as WirePart says.
+bool with_tail(const ExchangeRules& rules, bool compressed);
+
 // Whether the codec encodes the gradient of this parameter; else it travels as fp32.
 bool is_compressed(const ExchangeRules& rules, const Tensor& whole);
 
@@ -44,34 +46,34 @@ size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& pa
 size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                      const std::vector<CellRun>& part);
 
-// A part on the wire: its runs, one after the other. Where a codec makes them as long as it likes,
-// a table in front says where each begins, so that a reader finds them whoever wrote them.
+// A part on the wire: its runs, one after the other, each at a place that both ends know. With a
+// tail, the part begins with the number of bytes that it uses, and behind the places stands what
+// takes as many as it needs: how many is known where the data lie, and the host may not have seen.
 class WirePart {
  public:
-  explicit WirePart(const std::vector<WireRun>& runs);  // which outlive this
+  WirePart(const std::vector<WireRun>& runs, bool with_tail);
 
-  size_t capacity() const { return begins_.back(); }
-  const std::byte* begin_of(ByteView part, size_t run) const {
-    uint64_t at = begins_[run];
-    if (with_table_) std::memcpy(&at, part.data() + run * sizeof at, sizeof at);
-    return part.data() + at;
-  }
+  size_t capacity() const { return end_of_places() + most_in_tail_; }
+  uint64_t end_of_places() const { return begins_.back(); }
+  const std::byte* begin_of(ByteView part, size_t run) const { return part.data() + begins_[run]; }
 
-  // encode(run index, where) returns the bytes it took; the sum of all is returned.
+  // encode(run index, its place, the tail). `end`: end_of_places(), where the data lie; only read
+  // if there is a tail. Returns the bytes used, as Communicator takes them.
   template <class Encode>
-  size_t write(std::span<std::byte> part, Encode&& encode) const {
-    uint64_t at = begins_[0];
-    for (size_t i = 0; i < runs_.size(); ++i) {
-      if (with_table_) std::memcpy(part.data() + i * sizeof at, &at, sizeof at);
-      at += encode(i, part.data() + at);
+  size_t write(std::span<std::byte> part, const uint64_t* end, Encode&& encode) const {
+    WireTail tail;
+    if (with_tail_) {
+      backend().move(end, part.data(), sizeof *end);
+      tail = {part.data(), reinterpret_cast<uint64_t*>(part.data())};
     }
-    return at;
+    for (size_t i = 0; i + 1 < begins_.size(); ++i) encode(i, part.data() + begins_[i], tail);
+    return with_tail_ ? told_by_part : end_of_places();
   }
 
  private:
-  std::span<const WireRun> runs_;
-  const bool with_table_;
-  std::vector<uint64_t> begins_;  // without a table; the last is the end
+  const bool with_tail_;
+  std::vector<uint64_t> begins_;  // by run; the last is the end of all
+  size_t most_in_tail_ = 0;
 };
 
 }  // namespace lockstep

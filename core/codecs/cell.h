@@ -52,6 +52,14 @@ LOCKSTEP_HD constexpr size_t wire_aligned(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
+// The rest of a message, for cells that take as many bytes as they need: the next ones go to `base`
+// + *used, a multiple of 16 bytes, and what they take is added to it. Both lie where the data do,
+// so that runs can follow each other although the host does not know yet where they end.
+struct WireTail {
+  std::byte* base = nullptr;
+  uint64_t* used = nullptr;
+};
+
 struct CodecOptions {
   double ratio = 0.01;  // topk: share of each cell's elements that is sent
 };

@@ -4,9 +4,10 @@
 // take as many bytes as they need, so its encoders walk the whole run: cpu/codecs.cpp by segments,
 // cuda/codecs.cu by elements.
 //
-// Wire: a table with one uint32 per cell, then the cells that are not all zero, each at 16 x its
-// entry in the table (0: all zero). A cell: a bitmap with one bit per segment, then the elements of
-// the segments whose bit is set; both padded with zeros to 16 bytes.
+// Wire: a table with one uint32 per cell, and in the message's tail the cells that are not all
+// zero, each 16 x its entry behind the table's begin (0: all zero). A cell: a bitmap with one bit
+// per segment, then the elements of the segments whose bit is set; both padded with zeros to 16
+// bytes.
 #pragma once
 
 #include "core/codecs/cell.h"

@@ -19,17 +19,22 @@ using codec::Rows;
 // ---- codecs whose cells take as many bytes whatever is in them
 
 template <class C>
-size_t run_bytes(const C& codec, const CodecRun& run) {
+size_t place_bytes_of(const C& codec, const CodecRun& run) {
   const int64_t whole = run.elements / cell_size, left = run.elements % cell_size;
   return whole * wire_aligned(codec.bytes(cell_size)) +
          (left > 0 ? wire_aligned(codec.bytes(left)) : 0);
 }
 
+template <class C>
+size_t most_in_tail(const C&, const CodecRun&) {
+  return 0;
+}
+
 // The rest is what a receiver lacks: it is taken from the decoded cell, not from what the encoder
 // knows, so no rounding can stand between the two.
 template <class C>
-size_t encode_run(const C& codec, const CodecRun& run, const float* x, std::byte* wire,
-                  float* rest) {
+void encode_run(const C& codec, const CodecRun& run, const float* x, std::byte* wire,
+                const WireTail&, float* rest) {
   const size_t stride = wire_aligned(codec.bytes(cell_size));
   parallel_for(run.cells(), [&](int64_t cell) {
     const int64_t begin = cell * cell_size, n = run.cell_elements(cell);
@@ -44,7 +49,6 @@ size_t encode_run(const C& codec, const CodecRun& run, const float* x, std::byte
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) rest[begin + i] = x[begin + i] - sent[i];
   });
-  return run_bytes(codec, run);
 }
 
 template <class C>
@@ -95,30 +99,35 @@ void pack_rows(const CodecRun& run, int64_t cell, const float* x, std::byte* wir
   std::memset(at, 0, wire_aligned(at - wire) - (at - wire));
 }
 
-size_t run_bytes(const Rows&, const CodecRun& run) {
-  size_t bytes = Rows::table_bytes(run);
+size_t place_bytes_of(const Rows&, const CodecRun& run) {
+  return Rows::table_bytes(run);
+}
+size_t most_in_tail(const Rows&, const CodecRun& run) {
+  size_t bytes = 0;
   for (int64_t cell = 0; cell < run.cells(); ++cell)
     bytes += Rows::packed_bytes(run, cell, run.cell_elements(cell));
   return bytes;
 }
 
-size_t encode_run(const Rows&, const CodecRun& run, const float* x, std::byte* wire, float* rest) {
+void encode_run(const Rows&, const CodecRun& run, const float* x, std::byte* wire,
+                const WireTail& tail, float* rest) {
   const int64_t cells = run.cells();
   uint32_t* table = reinterpret_cast<uint32_t*>(wire);  // first of sizes, then of places; / 16
   std::memset(table + cells, 0, Rows::table_bytes(run) - cells * sizeof(uint32_t));
   parallel_for(cells, [&](int64_t cell) {
     table[cell] = static_cast<uint32_t>(packed_bytes(run, cell, x + cell * cell_size) / 16);
   });
-  size_t end = Rows::table_bytes(run) / 16;
+  const size_t begin = (tail.base + *tail.used - wire) / 16;
+  size_t end = begin;
   for (int64_t cell = 0; cell < cells; ++cell) {
     if (table[cell] > 0) end += std::exchange(table[cell], static_cast<uint32_t>(end));
   }
+  *tail.used += 16 * (end - begin);
   parallel_for(cells, [&](int64_t cell) {
     if (table[cell] > 0)
       pack_rows(run, cell, x + cell * cell_size, wire + size_t{16} * table[cell]);
     if (rest) std::fill_n(rest + cell * cell_size, run.cell_elements(cell), 0.0f);
   });
-  return end * 16;
 }
 
 void decode_one(const Rows&, const CodecRun& run, const std::byte* wire, int64_t cell, float* out) {
@@ -142,13 +151,18 @@ void decode_one(const Rows&, const CodecRun& run, const std::byte* wire, int64_t
 
 }  // namespace
 
-size_t capacity(const CellCodec& codec, const CodecRun& run) {
-  return std::visit([&](const auto& c) { return run_bytes(c, run); }, codec);
+size_t place_bytes(const CellCodec& codec, const CodecRun& run) {
+  return std::visit([&](const auto& c) { return place_bytes_of(c, run); }, codec);
 }
 
-size_t CpuBackend::encode(const CellCodec& codec, const CodecRun& run, const float* x,
-                          std::byte* wire, float* rest) {
-  return std::visit([&](const auto& c) { return encode_run(c, run, x, wire, rest); }, codec);
+size_t capacity(const CellCodec& codec, const CodecRun& run) {
+  return std::visit([&](const auto& c) { return place_bytes_of(c, run) + most_in_tail(c, run); },
+                    codec);
+}
+
+void CpuBackend::encode(const CellCodec& codec, const CodecRun& run, const float* x,
+                        std::byte* wire, const WireTail& tail, float* rest) {
+  std::visit([&](const auto& c) { encode_run(c, run, x, wire, tail, rest); }, codec);
 }
 
 void CpuBackend::decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,

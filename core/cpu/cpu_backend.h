@@ -58,8 +58,8 @@ class CpuBackend : public Backend {
   void sgd(const SgdOptions& options, const StepScalars& scalars, const Tensor& grad, Tensor& param,
            Tensor* master, Tensor& momentum) override;
   void cell_norms(const Tensor& x, Tensor& partials) override;
-  size_t encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
-                float* rest) override;
+  void encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+              const WireTail& tail, float* rest) override;
   void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
               int64_t count, float* out) override;
   void average(float decay, const float* past, float* x, int64_t n) override;

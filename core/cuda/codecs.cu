@@ -86,15 +86,18 @@ __global__ void __launch_bounds__(team_size)
   });
 }
 
-// Sizes become places, the first at `first`; used = bytes of all. Launch: one block.
+// Sizes become places in the tail, which begins `tail` bytes from the table and has its first
+// `used` in use. Launch: one block.
 __global__ void __launch_bounds__(team_size)
-    rows_place_kernel(uint32_t* table, int64_t cells, int64_t padded, uint32_t first,
-                      int64_t* used) {
+    rows_place_kernel(uint32_t* table, int64_t cells, int64_t padded, int64_t tail,
+                      uint64_t* used) {
   const Block team;
+  const uint64_t before_all = *used;  // read by all before one writes it: scan() syncs
+  const auto first = static_cast<uint32_t>((tail + static_cast<int64_t>(before_all)) / 16);
   const uint32_t all = team.scan(
       cells, [=](int64_t i) { return table[i]; },
       [=](int64_t i, uint32_t before) { table[i] = first + before; });
-  team.each(1, [=](int64_t) { *used = int64_t{16} * (first + all); });
+  team.each(1, [=](int64_t) { *used = before_all + uint64_t{16} * all; });
   team.each(padded - cells, [=](int64_t i) { table[cells + i] = 0; });
 }
 
@@ -143,28 +146,22 @@ __global__ void __launch_bounds__(team_size)
 }
 
 template <class C>
-size_t encode_run(Stream s, const C& codec, const CodecRun& run, const float* x, std::byte* wire,
-                  float* rest, int64_t*) {
+void encode_run(Stream s, const C& codec, const CodecRun& run, const float* x, std::byte* wire,
+                const WireTail&, float* rest) {
   const dim3 blocks(static_cast<unsigned>(run.cells()));
   launch(encode_kernel<C>, blocks, dim3(team_size), 0, s, codec, run, x, wire, rest);
-  return capacity(codec, run);
 }
 
-// The one encoder that waits for the device: only the data know how long the wire is.
-size_t encode_run(Stream s, const Rows&, const CodecRun& run, const float* x, std::byte* wire,
-                  float* rest, int64_t* used) {
+// Only the data know how long the wire is, and the host need not: the tail's end is on the device.
+void encode_run(Stream s, const Rows&, const CodecRun& run, const float* x, std::byte* wire,
+                const WireTail& tail, float* rest) {
   const dim3 blocks(static_cast<unsigned>(run.cells())), threads(team_size);
   auto* table = reinterpret_cast<uint32_t*>(wire);
-  const size_t bytes = Rows::table_bytes(run);
+  const auto padded = static_cast<int64_t>(Rows::table_bytes(run) / sizeof *table);
   launch(rows_size_kernel, blocks, threads, 0, s, run, x, table);
-  launch(rows_place_kernel, dim3(1), threads, 0, s, table, run.cells(),
-         static_cast<int64_t>(bytes / sizeof *table), static_cast<uint32_t>(bytes / 16), used);
+  launch(rows_place_kernel, dim3(1), threads, 0, s, table, run.cells(), padded, tail.base - wire,
+         tail.used);
   launch(rows_pack_kernel, blocks, threads, 0, s, run, x, wire, rest);
-  int64_t on_host = 0;
-  check_call(cudaMemcpyAsync(&on_host, used, sizeof on_host, cudaMemcpyDefault, s),
-             "cudaMemcpyAsync");
-  check_call(cudaStreamSynchronize(s), "cudaStreamSynchronize");
-  return static_cast<size_t>(on_host);
 }
 
 template <class C>
@@ -208,10 +205,9 @@ __global__ void __launch_bounds__(team_size)
 
 }  // namespace
 
-size_t encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x,
-              std::byte* wire, float* rest, int64_t* scratch) {
-  return std::visit([&](const auto& c) { return encode_run(s, c, run, x, wire, rest, scratch); },
-                    codec);
+void encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+            const WireTail& tail, float* rest) {
+  std::visit([&](const auto& c) { encode_run(s, c, run, x, wire, tail, rest); }, codec);
 }
 
 void decode(Stream s, const CellCodec& codec, const CodecRun& run, const std::byte* wire,

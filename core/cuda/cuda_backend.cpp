@@ -361,10 +361,9 @@ void CudaBackend::tree_sum(std::span<const float* const> parts, std::span<float*
   for (float* out : outs.subspan(1)) move(outs[0], out, static_cast<size_t>(n) * sizeof(float));
 }
 
-size_t CudaBackend::encode(const CellCodec& codec, const CodecRun& run, const float* x,
-                           std::byte* wire, float* rest) {
-  const Scratch<int64_t> scratch(1);
-  return cuda::encode(stream_, codec, run, x, wire, rest, scratch.data());
+void CudaBackend::encode(const CellCodec& codec, const CodecRun& run, const float* x,
+                         std::byte* wire, const WireTail& tail, float* rest) {
+  cuda::encode(stream_, codec, run, x, wire, tail, rest);
 }
 
 void CudaBackend::decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire,

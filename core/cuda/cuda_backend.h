@@ -80,8 +80,8 @@ class CudaBackend : public Backend {
   void add(const float* x, float* sum, int64_t n) override;
   void tree_sum(std::span<const float* const> parts, std::span<float* const> outs,
                 int64_t n) override;
-  size_t encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
-                float* rest) override;
+  void encode(const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+              const WireTail& tail, float* rest) override;
   void decode(const CellCodec& codec, const CodecRun& run, const std::byte* wire, int64_t first,
               int64_t count, float* out) override;
   void average(float decay, const float* past, float* x, int64_t n) override;

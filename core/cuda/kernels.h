@@ -98,10 +98,9 @@ void add(Stream s, const float* x, float* sum, int64_t n);
 constexpr int most_parts = 16;
 void tree_sum(Stream s, const float* const* parts, int count, float* out, int64_t n);
 
-// ---- codecs.cu; encode returns the bytes used: `rows` waits for the device to know them; scratch:
-// one number
-size_t encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x,
-              std::byte* wire, float* rest, int64_t* scratch);
+// ---- codecs.cu
+void encode(Stream s, const CellCodec& codec, const CodecRun& run, const float* x, std::byte* wire,
+            const WireTail& tail, float* rest);
 void decode(Stream s, const CellCodec& codec, const CodecRun& run, const std::byte* wire,
             int64_t first, int64_t count, float* out);
 void average(Stream s, float decay, const float* past, float* x, int64_t n);

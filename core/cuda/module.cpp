@@ -27,6 +27,24 @@ struct OwnedStream {
   OwnedStream(const OwnedStream&) = delete;
 };
 
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(std::span<std::byte> memory) : at_(memory.data()) {
+    const cudaError_t result = cudaHostRegister(at_, memory.size(), cudaHostRegisterPortable);
+    if (result == cudaSuccess) return;
+    static_cast<void>(cudaGetLastError());  // it would be reported again by the next call
+    fail(Exit::config,
+         "[memory] CUDA cannot pin {} bytes of the host's memory: {}; a smaller dist.bucket_mb "
+         "needs less",
+         memory.size(), cudaGetErrorString(result));
+  }
+  ~PinnedMemory() { static_cast<void>(cudaHostUnregister(at_)); }
+  PinnedMemory(const PinnedMemory&) = delete;
+
+ private:
+  std::byte* const at_;
+};
+
 // "NVIDIA H200, 139.8 GiB, sm_90"
 std::string describe(int index) {
   cudaDeviceProp properties{};
@@ -46,6 +64,11 @@ class CudaLane : public Lane {
   Backend& backend() override { return backend_; }
   cudaStream_t stream() const { return owned_.stream; }
   MemorySource& memory() override { return memory_; }
+  void read(void* pinned, const void* here, size_t bytes) override {
+    if (bytes == 0) return;
+    check_cuda(cudaMemcpyAsync(pinned, here, bytes, cudaMemcpyDefault, owned_.stream),
+               "cudaMemcpyAsync");
+  }
   void call(std::function<void()> function) override {
     using Function = std::function<void()>;
     const auto run = [](void* p) { (*std::unique_ptr<Function>(static_cast<Function*>(p)))(); };
@@ -68,11 +91,17 @@ class CudaDevice : public Device {
         recorder_(lane_.stream()) {}
   Backend& backend() override { return lane_.backend(); }
   MemorySource& memory() override { return lane_.memory(); }
+  void read(void* pinned, const void* here, size_t bytes) override {
+    lane_.read(pinned, here, bytes);
+  }
   void call(std::function<void()> function) override { lane_.call(std::move(function)); }
   std::unique_ptr<Lane> open_lane() override {
     return std::make_unique<CudaLane>(Priority::high, index_, products_);
   }
   Recorder& recorder() override { return recorder_; }
+  std::shared_ptr<void> pin(std::span<std::byte> host_memory) override {
+    return std::make_shared<PinnedMemory>(host_memory);
+  }
   void use() override { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }
 
  private:

@@ -52,11 +52,10 @@ class Nccl : public DeviceTransport, private DeviceSums {
     return nullptr;
   }
 
-  // `used` must be the same on all ranks for a part, as it is for every codec of fixed size: a
-  // receiver has to know how much comes.
-  Report exchange(DeviceWindow& window, std::span<const size_t> used, Places places) override {
+  Report exchange(DeviceWindow& window, Used sent, Used received, Places places) override {
     const int me = host_.rank();
-    const auto bytes = [&](int p) { return used.empty() ? window.part_bytes(p) : used[p]; };
+    const auto bytes = [&](int p) { return sent.empty() ? window.part_bytes(p) : sent[p]; };
+    const auto comes = [&](int p) { return received.empty() ? bytes(me) : received[p]; };
     Report report{Clock::now(), {}};
     check_nccl(ncclGroupStart(), "ncclGroupStart");
     for (int p = 0; p < host_.size(); ++p) {
@@ -64,8 +63,8 @@ class Nccl : public DeviceTransport, private DeviceSums {
       if (bytes(p) > 0)
         post(ncclSend(window.part(p).data(), bytes(p), ncclUint8, p, communicator_, stream_),
              "ncclSend");
-      if (bytes(me) > 0)
-        post(ncclRecv(places[p].data(), bytes(me), ncclUint8, p, communicator_, stream_),
+      if (comes(p) > 0)
+        post(ncclRecv(places[p].data(), comes(p), ncclUint8, p, communicator_, stream_),
              "ncclRecv");
       count(report.traffic, p, bytes(p));
     }
@@ -74,15 +73,16 @@ class Nccl : public DeviceTransport, private DeviceSums {
   }
 
   // Parts differ in size, so each is a broadcast of its own; NCCL runs a group of them at once.
-  Report gather(DeviceWindow& window, size_t, Places places) override {
+  Report gather(DeviceWindow& window, size_t, Used received, Places places) override {
+    const auto bytes = [&](int r) { return received.empty() ? window.part_bytes(r) : received[r]; };
     Report report{Clock::now(), {}};
     check_nccl(ncclGroupStart(), "ncclGroupStart");
     for (int r = 0; r < host_.size(); ++r) {
-      if (window.part_bytes(r) > 0)
-        post(ncclBroadcast(places[r].data(), places[r].data(), window.part_bytes(r), ncclUint8, r,
+      if (bytes(r) > 0)
+        post(ncclBroadcast(places[r].data(), places[r].data(), bytes(r), ncclUint8, r,
                            communicator_, stream_),
              "ncclBroadcast");
-      if (r != host_.rank()) count(report.traffic, r, window.part_bytes(host_.rank()));
+      if (r != host_.rank()) count(report.traffic, r, bytes(host_.rank()));
     }
     finish_group("gather", window);
     return report;

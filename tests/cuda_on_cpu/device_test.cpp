@@ -134,6 +134,40 @@ TEST_F(CudaOnCpuDevice, WhatTheHostWritesTakesItsTurn) {
   }
 }
 
+// What is read into pinned memory is there when an event says so, however late the stream is.
+TEST_F(CudaOnCpuDevice, PinsMemoryOfTheHostAndReadsIntoIt) {
+  alignas(4096) static std::byte pages[2 * 4096];
+  const std::span<std::byte> memory(pages);
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    cuda_on_cpu::streams = {.queued = true, .seed = seed, .without = {}};
+    const std::unique_ptr<Device> device(open(0));
+    const std::shared_ptr<void> pin = device->pin(memory);
+    Allocator allocator(device->memory());
+    const AllocatorScope scope(allocator);
+    const BackendScope kernels(device->backend());
+    Tensor x = Tensor::empty({1000});
+    backend().fill(x, static_cast<float>(seed));
+    device->read(pages, x.raw(), x.bytes());
+    backend().fill(x, 0.0f);
+    backend().stream().synchronize();
+    EXPECT_EQ(reinterpret_cast<const float*>(pages)[999], static_cast<float>(seed));
+  }
+  const std::unique_ptr<Device> device(open(0));
+  const std::string refused =
+      "[memory] CUDA cannot pin 4096 bytes of the host's memory: {}; a smaller dist.bucket_mb "
+      "needs less";
+  {
+    const std::shared_ptr<void> pin = device->pin(memory.first(5000));
+    EXPECT_ERROR(device->pin(memory.last(4096)), Exit::config,
+                 fmt::format(fmt::runtime(refused),
+                             "part or all of the requested memory range is already mapped"));
+  }
+  device->pin(memory.last(4096));
+  cuda_on_cpu::device.pinnable_bytes = 4095;
+  EXPECT_ERROR(device->pin(memory.last(4096)), Exit::config,
+               fmt::format(fmt::runtime(refused), "out of memory"));
+}
+
 TEST_F(CudaOnCpuDevice, EveryDeviceHasItsName) {
   cuda_on_cpu::device.count = 2;
   std::vector<std::string> uuids;

@@ -1,34 +1,19 @@
-// Every kernel of core/cuda against the CPU backend, run as fibers in five thread orders, in fp32
-// and bf16, with sizes that fill no block. Bounds: both sides round n times (n below, per kernel),
-// so they differ by at most 2 n u of the magnitudes involved, and by one rounding of what is
-// stored.
-#include <cuda_runtime.h>
-
+// Every kernel of core/cuda but the codecs' against the CPU backend, run as fibers in five thread
+// orders, in fp32 and bf16, with sizes that fill no block. Bounds: both sides round n times (n
+// below, per kernel), so they differ by at most 2 n u of the magnitudes involved, and by one
+// rounding of what is stored. Read next: codecs_test.cpp.
 #include <functional>
-#include <set>
 
 #include "core/cuda/cuda_backend.h"
 #include "core/philox.h"
 #include "tests/core/kernel_data.h"
+#include "tests/cuda_on_cpu/orders.h"
 
 namespace lockstep {
 namespace {
 
 using namespace test;
 using Tensors = std::vector<Tensor>;
-
-// body(order) for each order in which threads and blocks can run.
-template <class Body>
-void for_each_order(Body&& body) {
-  for (int order = 0; order < 5; ++order) {
-    using cuda_on_cpu::Order;
-    cuda_on_cpu::options.order = order == 0   ? Order::forward
-                                 : order == 1 ? Order::reverse
-                                              : Order::random;
-    cuda_on_cpu::options.seed = static_cast<uint64_t>(order);
-    body(order);
-  }
-}
 
 // All outputs of `kernel` on the GPU's twin, in every order: near the CPU's, and the same bits in
 // each order. `roundings` is how many fp32 roundings an element of size `size` went through.
@@ -510,100 +495,6 @@ TEST(CudaTensorCores, Attention) {
           added1, values(added), [&](size_t i) { return term(i) + 0x1p-22; }, what + " dqkv added");
     });
   }
-}
-
-std::vector<uint32_t> bits_of(const std::vector<float>& x) {
-  std::vector<uint32_t> bits;
-  for (float v : x) bits.push_back(codec::bits_of(v));
-  return bits;
-}
-
-// The same bytes on the wire, the same rest and the same decoded cells as the CPU's, in every
-// order: with and without a rest, in place, and whatever was in the wire's memory.
-void expect_the_cpus_bits(const CellCodec& codec, const CodecRun& run, const Tensor& x) {
-  const auto trip = [&](Backend& k, uint8_t filler) {
-    std::vector<uint8_t> wire(capacity(codec, run) + 64, filler), plain(wire);
-    const auto aligned = [](std::vector<uint8_t>& w) {
-      return reinterpret_cast<std::byte*>(w.data() + (-reinterpret_cast<uintptr_t>(w.data()) & 15));
-    };
-    std::vector<float> rest = x.to_vector<float>(), out(rest.size(), 7.0f);
-    const size_t used = k.encode(codec, run, rest.data(), aligned(wire), rest.data());
-    EXPECT_EQ(k.encode(codec, run, x.data<float>(), aligned(plain), nullptr), used);
-    EXPECT_EQ(std::memcmp(aligned(wire), aligned(plain), used), 0);
-    const int64_t cut = run.cells() / 2;  // as one who decodes piece by piece
-    k.decode(codec, run, aligned(wire), 0, cut, out.data());
-    k.decode(codec, run, aligned(wire), cut, run.cells() - cut, out.data() + cut * cell_size);
-    const auto* begin = reinterpret_cast<const uint8_t*>(aligned(wire));
-    return std::tuple(std::vector<uint8_t>(begin, begin + used), bits_of(rest), bits_of(out));
-  };
-  const auto want = trip(cpu_backend(), 0);
-  CudaBackend gpu(nullptr);
-  for_each_order([&](int order) {
-    EXPECT_EQ(trip(gpu, 0xff), want) << "codec " << codec.index() << ", " << run.elements
-                                     << " elements, rows of " << run.row << ", order " << order;
-  });
-}
-
-TEST(CudaCodecs, TheCpusBits) {
-  const std::vector<CellCodec> codecs{codec::None({}),     codec::Bf16({}),    codec::Int8({}),
-                                      codec::TopK({0.01}), codec::TopK({0.3}), codec::TopK({1.0}),
-                                      codec::Rows({}),     codec::Sign({})};
-  std::set<size_t> covered;
-  for (const CellCodec& codec : codecs) covered.insert(codec.index());
-  ASSERT_EQ(covered.size(), std::variant_size_v<CellCodec>) << "a codec without a row here";
-#ifdef __SANITIZE_THREAD__
-  const std::vector<int64_t> sizes{300};
-#else
-  const std::vector<int64_t> sizes{1, 15, 2 * cell_size + 1000};
-#endif
-  for (const CellCodec& codec : codecs)
-    for (int64_t n : sizes)
-      for (int64_t row : {1, 48, 5000}) {
-        if (row != 48 && !std::holds_alternative<codec::Rows>(codec)) continue;
-        Tensor x = random_tensor({n}, DType::f32, 1);
-        float* values = x.data<float>();
-        for (int64_t i = 0; i < n; ++i) {
-          if (i / row % 3 == 1) values[i] = 0.0f;     // rows of zeros,
-          if (i % 7 == 2) values[i] = values[i / 2];  // equal magnitudes,
-          if (i == 12) values[i] = -0.0f;
-        }
-        expect_the_cpus_bits(codec, {n, 3 * cell_size, row}, x);
-        if (n <= cell_size) continue;
-        for (int64_t i = 0; i < cell_size; ++i) values[i] = 0.0f;  // a cell of zeros,
-        values[cell_size + 4] = NAN;                               // one that must be seen
-        expect_the_cpus_bits(codec, {n, 0, row}, x);
-      }
-}
-
-TEST(CudaCodecs, MomentaAreTheCpus) {
-  const int64_t n = 3001;
-  const auto averaged = [&](Backend& k, bool from_zero) {
-    const Tensor past = random_tensor({n}, DType::f32, 1);
-    Tensor x = random_tensor({n}, DType::f32, 2);
-    k.average(0.9f, from_zero ? nullptr : past.data<float>(), x.data<float>(), n);
-    return x;
-  };
-  CudaBackend gpu(nullptr);
-  for (const bool from_zero : {true, false})
-    expect_near(
-        averaged(gpu, from_zero), values(averaged(cpu_backend(), from_zero)),
-        [](size_t) { return 0x1p-22; }, "momenta");
-}
-
-TEST(CudaCodecs, PowersHaveTheCpusBits) {
-  const int64_t n = 3001;
-  const auto trip = [&](Backend& k, bool divide) {
-    std::vector<float> v = random_tensor({n}, DType::f32, 1).to_vector<float>();
-    for (int64_t i = 0; i < n; ++i) v[i] = i % 3 == 0 ? 0.0f : v[i] * v[i] * 1e-9f;
-    std::vector<float> x = random_tensor({n}, DType::f32, 2).to_vector<float>();
-    x[5] = NAN;
-    std::vector<uint8_t> powers(n);
-    k.root_powers(v.data(), powers.data(), n);
-    k.scale_by_powers(powers.data(), divide, x.data(), n);
-    return std::pair(powers, bits_of(x));
-  };
-  CudaBackend gpu(nullptr);
-  for (const bool divide : {true, false}) EXPECT_EQ(trip(gpu, divide), trip(cpu_backend(), divide));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaKernels, ::testing::Values(DType::f32, DType::bf16),

@@ -10,6 +10,7 @@
 
 #include "core/backend.h"
 #include "core/cuda/open.h"
+#include "core/tensor.h"
 #include "dist/device_communicator.h"
 #include "dist/local.h"
 #include "dist/nccl/open.h"
@@ -147,6 +148,48 @@ TEST(NcclReduceTest, NativeSumsAreNccls) {
 TEST(NcclReduceTest, WhatIsNotSaidToBeFloatsIsLeftToTheReaders) {
   expect_parts(sums(alike, NcclReduce::native, Operation::exchange, false),
                tree_of_four(all_given(alike)), alike);
+}
+
+// How many bytes of a part are used is written by its rank's stream, and different everywhere; as
+// many travel, and the number before them.
+TEST(NcclTold, AsManyBytesTravelAsTheDeviceWrote) {
+  on_devices(4, NcclReduce::own, [](Communicator& c) {
+    constexpr size_t room = 4096;
+    const auto message = [](int rank, int part) {
+      const uint64_t used = 8 + static_cast<uint64_t>(101 * rank + 17 * part);
+      std::vector<uint8_t> bytes(used, static_cast<uint8_t>(16 * rank + part + 1));
+      std::memcpy(bytes.data(), &used, sizeof used);
+      return bytes;
+    };
+    const WindowPtr window = c.window("told", std::vector<size_t>(c.size(), room));
+    Tensor seen = Tensor::empty({static_cast<int64_t>(room) * c.size()}, DType::u8);
+    const Reader reader = [&](std::span<const ByteView> views) {
+      for (int r = 0; r < c.size(); ++r)
+        backend().move(views[r].data(), seen.data<uint8_t>() + room * r, room);
+    };
+    // part_of(r): the part that rank r showed.
+    const auto expect_seen = [&](const Work& work, const std::function<int(int)>& part_of) {
+      work.wait();
+      const std::vector<uint8_t> all = seen.to_vector<uint8_t>();
+      for (int r = 0; r < c.size(); ++r) {
+        const std::vector<uint8_t> want = message(r, part_of(r));
+        EXPECT_EQ(std::memcmp(all.data() + room * r, want.data(), want.size()), 0) << r;
+      }
+    };
+    const int me = c.rank();
+    size_t sent = 0;
+    for (int p = 0; p < c.size(); ++p) {
+      const std::vector<uint8_t> mine = message(me, p);
+      Allocator::current().memory().write(window->part(p).data(), mine.data(), mine.size());
+      if (p != me) sent += 8 + mine.size();
+    }
+    const Work exchange = c.exchange(window, reader, std::vector<size_t>(c.size(), told_by_part));
+    expect_seen(exchange, [me](int) { return me; });
+    EXPECT_EQ(exchange.traffic().to_ranks, sent);
+    const Work gather = c.gather(window, reader, told_by_part);
+    expect_seen(gather, [](int r) { return r; });
+    EXPECT_EQ(gather.traffic().to_ranks, 3 * (8 + message(me, me).size()));
+  });
 }
 
 // The host only queues; how long it took is what the stream says.

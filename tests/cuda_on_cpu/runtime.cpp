@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -54,6 +55,7 @@ thread_local int current_device = 0;
 thread_local bool in_host_function = false;
 uint64_t state = 0;
 std::vector<cudaStream_t> all;
+std::map<char*, size_t> registered;  // of the host's memory
 
 // SplitMix64. Not <random>'s: scheduler.cpp has that without the race detector's instrumentation,
 // and the linker would take either.
@@ -150,6 +152,10 @@ const char* cudaGetErrorString(cudaError_t e) {
          : e == cudaErrorMemoryAllocation      ? "out of memory"
          : e == cudaErrorNotReady              ? "not ready"
          : e == cudaErrorInvalidResourceHandle ? "invalid resource handle"
+         : e == cudaErrorHostMemoryAlreadyRegistered
+             ? "part or all of the requested memory range is already mapped"
+         : e == cudaErrorHostMemoryNotRegistered
+             ? "pointer does not correspond to a registered memory region"
          : e == cudaErrorStreamCaptureUnsupported
              ? "operation not permitted when stream is capturing"
              : "CUDA driver version is insufficient";
@@ -224,6 +230,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(mutex);
+  if (left_out("host", event->mark->role)) return cudaSuccess;
   let_run();
   return event->mark->reached >= event->mark->issued ? cudaSuccess : cudaErrorNotReady;
 }
@@ -291,6 +298,26 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
 cudaError_t cudaFreeHost(void* p) {
   std::free(p);
   return cudaSuccess;
+}
+// Pages that two ranges share cannot be registered for both.
+cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
+  const std::lock_guard lock(mutex);
+  constexpr uintptr_t page = 4096;
+  const auto first = [](const char* at) { return reinterpret_cast<uintptr_t>(at) / page; };
+  char* at = static_cast<char*>(p);
+  size_t sum = bytes;
+  for (const auto& [other, size] : registered) {
+    sum += size;
+    if (first(at) <= first(other + size - 1) && first(other) <= first(at + bytes - 1))
+      return cudaErrorHostMemoryAlreadyRegistered;
+  }
+  if (sum > cuda_on_cpu::device.pinnable_bytes) return cudaErrorMemoryAllocation;
+  registered[at] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  const std::lock_guard lock(mutex);
+  return registered.erase(static_cast<char*>(p)) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {

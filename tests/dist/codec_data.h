@@ -78,7 +78,7 @@ inline Encoded encoded(const Codec& codec, const CodecRun& run, const Floats& x)
   EXPECT_EQ(capacity % 16, 0u);
   const Wire wire(capacity, std::byte{0xff});
   Encoded result{Floats(x.size()), Floats(x.size()), 0};
-  result.bytes = codec.encode(run, x.data(), wire.data(), result.rest.data());
+  result.bytes = codec.encode_alone(run, x.data(), wire.data(), result.rest.data());
   EXPECT_LE(result.bytes, capacity);
   EXPECT_EQ(result.bytes % 16, 0u);
   for (int64_t cell = 0; cell < cell_count(run.elements); ++cell)

@@ -123,9 +123,9 @@ TEST_P(EveryCodec, ThreadsAndMemoryChangeNoBit) {
     set_num_threads(threads);
     Wire wire(codec_->capacity(run), std::byte(threads));
     Floats rest = x;
-    const size_t used = codec_->encode(run, rest.data(), wire.data(), rest.data());
+    const size_t used = codec_->encode_alone(run, rest.data(), wire.data(), rest.data());
     Wire other(codec_->capacity(run), std::byte(17 * threads));
-    EXPECT_EQ(codec_->encode(run, x.data(), other.data(), nullptr), used);
+    EXPECT_EQ(codec_->encode_alone(run, x.data(), other.data(), nullptr), used);
     EXPECT_EQ(std::memcmp(wire.data(), other.data(), used), 0);
     if (threads == 1) {
       first.assign(wire.data(), wire.data() + used);
@@ -147,8 +147,8 @@ TEST_P(EveryCodec, RunsCanBeCutAtAnyCell) {
       const CodecRun left{cut * cell_size, 0, row},
           right{std::ssize(x) - left.elements, left.elements, row};
       Wire wire(codec_->capacity(left) + codec_->capacity(right), std::byte{0xff});
-      const size_t used = codec_->encode(left, x.data(), wire.data(), nullptr);
-      codec_->encode(right, x.data() + right.first, wire.data() + used, nullptr);
+      const size_t used = codec_->encode_alone(left, x.data(), wire.data(), nullptr);
+      codec_->encode_alone(right, x.data() + right.first, wire.data() + used, nullptr);
       Floats decoded(x.size());
       for (int64_t cell = 0; cell < cell_count(std::ssize(x)); ++cell) {
         float* out = decoded.data() + cell * cell_size;

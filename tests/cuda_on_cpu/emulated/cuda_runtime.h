@@ -115,6 +115,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cu
 struct Device {
   int driver = 13000, count = 1;
   size_t free_bytes = size_t{1} << 40;
+  size_t pinnable_bytes = size_t{1} << 40;  // of the host, at once
 };
 inline Device device;
 
@@ -176,10 +177,13 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorHostMemoryNotRegistered = 713,
   cudaErrorStreamCaptureUnsupported = 900
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+constexpr unsigned cudaHostRegisterPortable = 1;
 using cudaEvent_t = struct CUevent_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
@@ -215,6 +219,8 @@ cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* p, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** p, size_t bytes);
 cudaError_t cudaFreeHost(void* p);
+cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* p);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
