@@ -181,6 +181,60 @@ TEST(Communicator, GatherOfUsedBytesOnly) {
   }
 }
 
+// As a device's kernels write them, whose host knows nothing of it.
+TEST(Communicator, PartsMayTellHowMuchOfThemIsUsed) {
+  on_worlds([](Communicator& c) {
+    const size_t room = 1000, head = sizeof(uint64_t);
+    const auto window = c.window("told", std::vector<size_t>(c.size(), room));
+    const int me = c.rank();
+    const auto used = [&](int rank, int part) {
+      return head + used_bytes(rank, part, room - head);
+    };
+    // What a rank sent of a part: the number, then its marks.
+    const auto expect_told = [&](ByteView view, int rank, int part, int generation) {
+      uint64_t told = 0;
+      std::memcpy(&told, view.data(), head);
+      ASSERT_EQ(told, used(rank, part));
+      expect_marks(view.subspan(head, told - head), rank, window->part_offset(part) + head,
+                   generation, "told");
+    };
+    for (int generation = 0; generation < 10; ++generation) {
+      c.reclaim(window).wait();
+      fill(c, *window, generation);
+      size_t sum = 0;
+      for (int p = 0; p < c.size(); ++p) {
+        const uint64_t told = used(me, p);
+        std::memcpy(window->part(p).data(), &told, head);
+        sum += told;
+      }
+      dawdle(c, generation);
+      const Work exchange = c.exchange(
+          window,
+          [&](std::span<const ByteView> views) {
+            for (int r = 0; r < c.size(); ++r) expect_told(views[r], r, me, generation);
+          },
+          std::vector<size_t>(c.size(), told_by_part));
+      exchange.wait();
+      EXPECT_EQ(exchange.traffic().used, sum);
+      c.gather(
+           window,
+           [&](std::span<const ByteView> views) {
+             for (int r = 0; r < c.size(); ++r) expect_told(views[r], r, r, generation);
+           },
+           told_by_part)
+          .wait();
+    }
+    if (on_devices()) return;  // there it ends the communicator
+    c.reclaim(window).wait();
+    const uint64_t nonsense = room + 1;
+    std::memcpy(window->part(me).data(), &nonsense, head);
+    EXPECT_ERROR(
+        c.gather(window, {}, told_by_part), Exit::internal,
+        fmt::format("[window] 'told': part {} of 1000 bytes tells that 1001 are used", me));
+    c.barrier();
+  });
+}
+
 TEST(Communicator, AWindowMayHoldNothingButMyPart) {
   on_worlds([](Communicator& c) {
     const auto parts = uneven_parts(c.size(), 1500);

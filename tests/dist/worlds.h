@@ -21,6 +21,17 @@ struct LocalWorlds {
 // share the machine's cores, so each computes with one thread.
 void on_worlds(const std::function<void(Communicator&)>& body, const LocalWorlds& worlds = {});
 
+// Where ranks run their bodies: here, or on devices (tests/cuda_on_cpu/worlds_on_devices.cpp says
+// so before main), where there are no others than worlds of one host and of few ranks.
+struct RankPlace {
+  std::function<void(Communicator& host, const std::function<void(Communicator&)>& body)> run;
+  int most_ranks = 4;
+};
+RankPlace& rank_place();  // run is null: here
+inline bool on_devices() {
+  return rank_place().run != nullptr;
+}
+
 // Sleeps up to 0.3 ms, so that ranks arrive in changing orders.
 void dawdle(Communicator& c, int generation);
 
