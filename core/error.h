@@ -16,9 +16,8 @@ enum class Exit {
   usage = 64,     // wrong command line
   data = 65,      // unreadable, truncated or foreign input file
   internal = 70,  // a broken invariant of Lockstep itself
-  restart =
-      75,       // the same command may be run again: peer lost, watchdog, signal after a checkpoint
-  config = 78,  // the run config, or what it asks of this machine
+  restart = 75,   // may be run again: peer lost, watchdog, full disk, signal after a checkpoint
+  config = 78,    // the run config, or what it asks of this machine
 };
 
 class Error : public std::runtime_error {
