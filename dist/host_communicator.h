@@ -3,7 +3,7 @@
 // other hosts, runs the readers, and sleeps on its doorbell in between. The same code serves ranks
 // that are threads and ranks that are processes; only the Transport differs. It does not know MPI,
 // and it does not retry: the first failure ends it on every rank of the host. Read next:
-// transport.h, then host_communicator.cpp from run() downwards.
+// transport.h, host_communicator.cpp, then host_thread.cpp from run() downwards.
 #pragma once
 
 #include <condition_variable>
