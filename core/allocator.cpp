@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/free_memory.h"
+#include "core/parallel.h"
 
 namespace lockstep {
 
@@ -29,22 +30,34 @@ size_t size_class(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// Makes the pages the process's own now, so that what is asked for next is compared with what is
+// left then. By all threads, as loops will use it: pages lie with the processor that touches them.
+void touch(std::byte* p, size_t bytes) {
+  constexpr int64_t page = 4096;
+  parallel_pieces(static_cast<int64_t>(bytes), huge_page, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; at += page) static_cast<volatile std::byte*>(p)[at] = {};
+  });
+}
+
 class HostMemory : public MemorySource {
  public:
   void* allocate(size_t bytes) override {
     const size_t alignment = bytes >= huge_page ? huge_page : 64;
-    const size_t left = bytes >= huge_page ? free_memory() : bytes;
+    const bool fits = bytes < huge_page || fits_memory(bytes);
     void* p = nullptr;
-    if (bytes <= left)
-      p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (fits) p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (!p)
       fail(Exit::config,
-           "[memory] no {} bytes: the system has {} left; a smaller train.micro_batch or model, "
-           "train.recompute or a higher dist.zero_stage needs less",
-           bytes, free_memory());
+           "[memory] no {} bytes: {}; a smaller train.micro_batch or model, train.recompute or a "
+           "higher dist.zero_stage needs less",
+           bytes,
+           fits ? "the system refused them" : fmt::format("the system has {} left", free_memory()));
     // Fewer page faults at first touch and fewer TLB misses later; only a hint, so its result is
     // not checked.
-    if (bytes >= huge_page) madvise(p, bytes, MADV_HUGEPAGE);
+    if (bytes >= huge_page) {
+      madvise(p, bytes, MADV_HUGEPAGE);
+      touch(static_cast<std::byte*>(p), bytes);
+    }
     return p;
   }
   void release(void* p, size_t) override { std::free(p); }

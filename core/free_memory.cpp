@@ -28,7 +28,7 @@ std::map<std::string, size_t> read_numbers(const path& file) {
 }
 
 // "max" and a missing file are no limit.
-size_t read_limit(const path& file) {
+size_t read_number(const path& file) {
   std::ifstream in(file);
   size_t bytes = 0;
   return in >> bytes ? bytes : unlimited;
@@ -50,7 +50,7 @@ constexpr GroupFiles version_1 = {"memory.limit_in_bytes", "memory.usage_in_byte
 constexpr GroupFiles version_2 = {"memory.max", "memory.current", "inactive_file", "active_file"};
 
 size_t group_leaves(const path& group, const GroupFiles& files) {
-  const size_t limit = read_limit(group / files.limit), used = read_limit(group / files.usage);
+  const size_t limit = read_number(group / files.limit), used = read_number(group / files.usage);
   if (limit == unlimited || used == unlimited) return unlimited;
   auto stat = read_numbers(group / "memory.stat");
   const size_t taken = used - std::min(used, stat[files.inactive] + stat[files.active]);
@@ -87,6 +87,12 @@ size_t free_memory(const std::string& root) {
 
 size_t free_memory() {
   return free_memory("/");
+}
+
+bool fits_memory(size_t bytes) {
+  constexpr size_t kept = 64 << 20;
+  const size_t left = free_memory();
+  return bytes <= left && left - bytes >= kept;
 }
 
 }  // namespace lockstep

@@ -14,4 +14,9 @@ size_t free_memory();
 // The same under another root than "/", for tests.
 size_t free_memory(const std::string& root);
 
+// Whether so much may be taken and something stays for what nobody counts: stacks, libraries'
+// memory, the program's own pages. Ask before memory is used, and use it (touch its pages) before
+// anybody asks again; two ranks that ask at the same moment may both hear yes.
+bool fits_memory(size_t bytes);
+
 }  // namespace lockstep

@@ -196,7 +196,7 @@ std::string bench_comm_header() {
 
 std::string bench_comm_line(const BenchCommRow& row) {
   auto half = [](const BenchCommTime& t) {
-    return fmt::format("{:>10.1f} {:>10.1f} {:>10.1f} {:>7.2f} {:>7.2f} {:>6}", t.median_us,
+    return fmt::format("{:>10.1f} {:>10.1f} {:>10.1f} {:>7.3g} {:>7.3g} {:>6}", t.median_us,
                        t.min_us, t.max_us, t.algbw, t.busbw,
                        t.wrong < 0 ? std::string("n/a") : std::to_string(t.wrong));
   };

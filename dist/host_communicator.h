@@ -2,7 +2,7 @@
 // started operations: it publishes, watches the peers' counters in shared memory, tests messages to
 // other hosts, runs the readers, and sleeps on its doorbell in between. The same code serves ranks
 // that are threads and ranks that are processes; only the Transport differs. It does not know MPI,
-// and it does not retry: the first failure ends it on every rank of the host. Read next:
+// and it does not retry: the first failure ends it on every rank. Read next:
 // transport.h, host_communicator.cpp, then host_thread.cpp from run() downwards.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace lockstep {
 class HostCommunicator : public Communicator {
  public:
   HostCommunicator(std::unique_ptr<Transport> transport, const TransportOptions& options);
-  ~HostCommunicator() override;  // without finish(): stops without a word to the others
+  ~HostCommunicator() override;  // without finish(): as abort(), so that nobody waits for it
 
   const Topology& topology() const override { return topology_; }
   std::string backend() const override { return transport_->name(); }
@@ -42,8 +42,7 @@ class HostCommunicator : public Communicator {
 
   // Collective end of a good run. Everything started must be done.
   void finish();
-  // This rank fails: its pending operations, and those of the peers on this host, end with
-  // `message`.
+  // This rank fails: its pending operations, and those of all other ranks, end with `message`.
   void abort(Exit code, const std::string& message);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 using std::filesystem::path;
 
-// What takes longer than kLong says enough; of what does not, more is sent.
+// What takes longer than kLongUs says enough; of what does not, more is sent.
 constexpr size_t kFew = 256 << 10, kMany = 4 << 20;
 constexpr int64_t kLongUs = 20000;
 constexpr double kSlowLink = 0.5, kSlowPort = 0.25;
@@ -60,7 +60,7 @@ double median_mbit(std::span<const HostLink> links) {
   std::vector<double> rates;
   for (const HostLink& link : links) rates.push_back(link.mbit);
   std::ranges::sort(rates);
-  return rates[rates.size() / 2];
+  return (rates[rates.size() / 2] + rates[(rates.size() - 1) / 2]) / 2;
 }
 
 }  // namespace

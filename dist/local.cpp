@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/free_memory.h"
 #include "dist/host_communicator.h"
 #include "dist/launch.h"
 
@@ -139,11 +140,19 @@ class LocalTransport : public Transport {
 
  private:
   std::shared_ptr<std::byte> allocate(size_t bytes, const std::string& what) const {
+    if (!fits_memory(bytes))
+      fail(
+          Exit::config,
+          "[local] no {} bytes for {} of rank {}: the system has {} left; a smaller dist.bucket_mb "
+          "or model needs less",
+          bytes, what, rank_, free_memory());
     void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (address == MAP_FAILED)
-      fail(Exit::restart, "[local] no {} bytes for {} of rank {}: {}", bytes, what, rank_,
-           std::strerror(errno));
+      fail(
+          Exit::config,
+          "[local] no {} bytes for {} of rank {}: {}; a smaller dist.bucket_mb or model needs less",
+          bytes, what, rank_, std::strerror(errno));
     return {static_cast<std::byte*>(address), [bytes](std::byte* p) { munmap(p, bytes); }};
   }
 

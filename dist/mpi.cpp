@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/free_memory.h"
 #include "dist/host_communicator.h"
 #include "dist/launch.h"
 
@@ -159,6 +160,10 @@ class MpiTransport : public Transport {
   std::vector<std::shared_ptr<std::byte>> share(std::span<const size_t> bytes,
                                                 const std::string& what) override {
     std::vector<std::shared_ptr<std::byte>> memory(topology_.size);
+    size_t together = 0;  // the peers of my host take theirs at the same time
+    for (int r = 0; r < topology_.size; ++r)
+      if (topology_.same_host(r)) together += bytes[r];
+    agree(room_for(together), what);
     Offer mine = allocate(bytes[topology_.rank]);
     const auto offers = agree(mine, what);
     for (int r = 0; r < topology_.size; ++r) {
@@ -170,7 +175,8 @@ class MpiTransport : public Transport {
   }
 
   Offered offer(size_t bytes) override {
-    Offer mine = allocate(bytes);
+    Offer mine = room_for(bytes);
+    if (!mine.error[0]) mine = allocate(bytes);
     std::shared_ptr<std::byte> memory;
     if (!mine.error[0]) memory = map(topology_.rank, mine.fd, bytes, mine);
     if (mine.error[0]) fail_to_share(topology_.rank, "parts from other hosts", mine);
@@ -202,6 +208,14 @@ class MpiTransport : public Transport {
   }
 
  private:
+  static Offer room_for(size_t bytes) {
+    Offer offer;
+    if (!fits_memory(bytes))
+      offer.refuse("{} bytes on this host are too many, the system has {} left", bytes,
+                   free_memory());
+    return offer;
+  }
+
   // Anonymous memory found through /proc/PID/fd: no size limit of /dev/shm (64 MB in a container by
   // default), and nothing left behind by kill -9. Reserved at once, so that too little memory is an
   // error here and not a SIGBUS in the middle of backward.
@@ -240,7 +254,7 @@ class MpiTransport : public Transport {
   }
 
   [[noreturn]] void fail_to_share(int rank, const std::string& what, const Offer& offer) const {
-    fail(Exit::restart,
+    fail(Exit::config,
          "[dist] {} has no shared memory for {}: {}; use a smaller dist.bucket_mb or model, fewer "
          "ranks per host, or raise the memory limit of the container",
          topology_.describe(rank), what, offer.error);

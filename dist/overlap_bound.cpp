@@ -36,7 +36,7 @@ bool same_shape(const StepTrace& a, const StepTrace& b) {
 
 double median(Values values) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
 }
 
 }  // namespace

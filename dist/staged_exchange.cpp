@@ -217,7 +217,8 @@ class Staged : public BucketExchange {
     fail(Exit::internal, "[exchange] parameter {} is not in its bucket", run.parameter);
   }
 
-  // Of all steps, so that it is there when the first is sent: only then x becomes it.
+  // The momentum is kept from the first step on, so that it is there when warm-up ends and it is
+  // sent; until then x stays the gradient.
   void average(const CellRun& cells, float* x, bool first) {
     const Scratch<float> copy(compressed_ ? 0 : cells.elements);
     parallel_pieces(cells.elements, backend().piece(), [&](int64_t begin, int64_t end) {
@@ -307,8 +308,8 @@ class Staged : public BucketExchange {
     return wire(rank).write(window_->part(rank), end_of_places(rank), encode_one);
   }
 
-  // Only now is it known how long the encoding is; every rank's next operation on this window is
-  // this one.
+  // Started only here, because the encoding tells how many bytes travel. On no rank does another
+  // operation on this window come in between.
   void gather(size_t used) {
     gather_ = communicator_.gather(
         window_,

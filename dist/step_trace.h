@@ -76,8 +76,8 @@ class StepRecorder {
       if (is_one(transfer)) transfer.bytes = on_link(traffic) / count;
   }
 
-  // What the transfer is made of is computed only now, although it was ready before: as if that had
-  // happened then.
+  // The bytes of a transfer that was noted as ready are computed only now, by `work`: all that was
+  // noted since is put later by the time that takes.
   template <class Work>
   void make_up(size_t transfer, Work&& work) {
     const double before = now_ms();

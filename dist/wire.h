@@ -22,7 +22,7 @@ struct WireRun {
   bool compressed;                  // else it travels as plain fp32
   const uint8_t* powers = nullptr;  // by element: what x is divided by on the wire
 
-  // x and rest, or null, [n] in pieces: as the codec's own, but x is left divided.
+  // As the codec's own encode, of x [n] and rest [n] or null; with powers, x is left divided.
   void encode(float* x, std::byte* wire, const WireTail& tail, float* rest) const;
   // Elements [at, at + count), whole cells, of the run.
   void decode(const std::byte* wire, int64_t at, int64_t count, float* out) const;
@@ -40,7 +40,8 @@ bool with_tail(const ExchangeRules& rules, bool compressed);
 // Whether the codec encodes the gradient of this parameter; else it travels as fp32.
 bool is_compressed(const ExchangeRules& rules, const Tensor& whole);
 
-// Bytes of a part's encoding at most: with the codec, and of both that and plain fp32.
+// The most bytes that a part takes with the codec; and with or without it, for which its window
+// must have room.
 size_t wire_bytes(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,
                   const std::vector<CellRun>& part);
 size_t wire_capacity(const ExchangeRules& rules, const std::vector<NamedTensor>& parameters,

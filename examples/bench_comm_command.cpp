@@ -69,6 +69,7 @@ class Report {
   Report(const CommOptions& options, const Communicator& communicator)
       : shows_(communicator.rank() == 0), file_(options.json), json_(to_json(communicator)) {
     json_["rows"] = Json::array();
+    if (shows_) check_json(file_);
   }
   void line(const std::string& text) const {
     if (!shows_) return;

@@ -9,6 +9,12 @@
 
 namespace lockstep {
 
+void check_json(const std::string& path) {
+  if (path.empty()) return;
+  errno = 0;
+  if (!std::ofstream(path, std::ios::app)) fail_to("write", path, errno != 0 ? errno : EIO);
+}
+
 void write_json(const std::string& path, const std::string& json) {
   errno = 0;
   std::ofstream file(path);

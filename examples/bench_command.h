@@ -18,7 +18,9 @@ void add_bench_step(CLI::App& bench, Exit& exit);
 // Ends a report with what MachineLoad says, if it says anything.
 void print_load(const std::string& warning);
 
-// For --json. Exit::config if the file cannot be written.
+// For --json: before anything is measured, and at the end. Exit::config if the file cannot be
+// written.
+void check_json(const std::string& path);
 void write_json(const std::string& path, const std::string& json);
 
 }  // namespace lockstep

@@ -82,11 +82,14 @@ std::vector<Row> measure(const Layer& layer, int64_t tokens, DType dtype, double
 }
 
 void run(const GemmOptionsOfCommand& options, const Config& config, Communicator& communicator) {
+  check_json(options.json);
   const MachineLoad load;
   const DType dtype = config.train.dtype();
   const int64_t tokens = config.train.micro_batch * config.train.seq_len;
   double peak = measured_gemm_peak(dtype, 1.0), total_ms = 0, total_flop = 0;
   std::vector<Row> rows;
+  fmt::print("# products of {} tokens; each runs at least 4 times, then the table comes\n", tokens);
+  std::fflush(stdout);
   for (const Layer& layer : layers_of(config.model))
     for (const Row& row : measure(layer, tokens, dtype, options.seconds / 3)) rows.push_back(row);
   peak = std::max(peak, measured_gemm_peak(dtype, 1.0));

@@ -13,8 +13,9 @@ namespace lockstep {
 struct OverlapReport {
   StepTrace trace;   // of all ranks, a step in which nothing was computed while something travelled
   double bytes = 0;  // that it sent through the link of a host
-  double bytes_per_ms = 0;  // of the link
-  bool measured = false;    // by that step; else it was given
+  double bytes_per_ms = 0;     // of the link
+  bool measured = false;       // by that step; else it was given
+  bool several_hosts = false;  // else "the link" is the memory through which all ranks exchange
   OverlapBound bound;
 };
 

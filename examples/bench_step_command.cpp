@@ -139,7 +139,7 @@ void show_ranks(Json& json, std::span<const RankTime> by_rank, const Topology& w
   std::ranges::sort(ranks, std::greater(), [&](int r) { return by_rank[r].ms(); });
   ranks.resize(std::min<size_t>(ranks.size(), 8));
   fmt::print("\n{:<22}{:>14}{:>14}   until its gradients are complete; slowest first\n",
-             "by rank, mean, ms", "computing", "data");
+             "by rank, ms", "computing", "data");
   for (int r : ranks)
     fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", where.describe(r), by_rank[r].compute_ms,
                by_rank[r].data_ms);
@@ -182,6 +182,7 @@ Run measure(const std::vector<Use>& plan, bool parameters_travel, DType dtype, R
 
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
+  if (first) check_json(options.json);
   // A device's host runs ahead of it, so what it notes says nothing of when a bucket is ready.
   const bool overlaps = config.dist.overlap && config.dist.reducer == "bucketed" &&
                         communicator.size() > 1 && Allocator::current().memory().on_host();
@@ -237,7 +238,7 @@ void run(const StepOptions& options, Config config, Communicator& communicator) 
   table.row("param_bytes", spread(steps, [](auto& m) { return m.step.param_bytes; }), 0);
   table.row("host_bytes", spread(steps, [](auto& m) { return m.step.host_bytes; }), 0);
   table.row("compression", spread(steps, [](auto& m) { return m.step.compression; }), 2);
-  const std::vector<RankTime> by_rank = measured.ranks.means();
+  const std::vector<RankTime> by_rank = measured.ranks.medians();
   show_ranks(table.json, by_rank, communicator.topology(), first);
   if (!measured.apart.empty()) {
     const OverlapReport report = report_overlap(communicator, measured.apart, options.link_mbit);

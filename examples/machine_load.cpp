@@ -16,8 +16,8 @@ namespace lockstep {
 
 namespace {
 
-// Below this many cores, or this share of them, others do not matter.
-constexpr double kFewCores = 0.1;
+// Below this share of the cores, and of one core, others do not matter.
+constexpr double kSmallShare = 0.1;
 
 std::string file_text(const char* path) {
   std::ostringstream text;
@@ -64,7 +64,7 @@ std::string load_warning(const ProcessorTime& machine, double own, double second
   const double cores = (machine.busy + machine.stolen + machine.idle) / seconds;
   const double others = std::max(0.0, machine.busy - own) / seconds;
   const double stolen = machine.stolen / seconds, idle = machine.idle / seconds;
-  if (others + stolen < kFewCores * std::max(1.0, cores) || idle > others + stolen) return {};
+  if (others + stolen < kSmallShare * std::max(1.0, cores) || idle > others + stolen) return {};
   return fmt::format(
       "busy machine: on host {} other programs had {:.1f} and other guests {:.1f} of {:.0f} cores "
       "meanwhile; on a quiet one the figures would be better",

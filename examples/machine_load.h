@@ -26,7 +26,7 @@ std::string load_warning(const ProcessorTime& machine, double own, double second
 class MachineLoad {
  public:
   MachineLoad();  // counts from now on
-  // The worst of all machines'. Collective; on every rank.
+  // Of the first rank's machine that has one. Collective; the same on every rank.
   std::string warning(Communicator& communicator) const;
 
  private:

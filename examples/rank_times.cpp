@@ -7,8 +7,13 @@ namespace lockstep {
 
 namespace {
 
-constexpr int64_t kFewSteps = 5;
-constexpr double kWorthAWord = 1.1;
+constexpr size_t kEnoughSteps = 20;
+constexpr double kMostSteps = 0.9, kWorthAWord = 1.1;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
+}
 
 }  // namespace
 
@@ -22,36 +27,40 @@ SlowestRank slowest_rank(std::span<const RankTime> by_rank) {
 }
 
 void RankTimes::add(std::span<const RankTime> by_rank) {
-  sums_.resize(by_rank.size());
-  for (size_t r = 0; r < by_rank.size(); ++r) {
-    sums_[r].compute_ms += by_rank[r].compute_ms;
-    sums_[r].data_ms += by_rank[r].data_ms;
-  }
-  ++steps_;
+  steps_.emplace_back(by_rank.begin(), by_rank.end());
 }
 
-std::vector<RankTime> RankTimes::means() const {
-  std::vector<RankTime> means;
-  const auto steps = static_cast<double>(steps_);
-  for (const RankTime& sum : sums_) means.push_back({sum.compute_ms / steps, sum.data_ms / steps});
-  return means;
+std::vector<RankTime> RankTimes::medians() const {
+  std::vector<RankTime> medians;
+  for (size_t r = 0; r < steps_[0].size(); ++r) {
+    std::vector<double> compute, data;
+    for (const auto& by_rank : steps_) {
+      compute.push_back(by_rank[r].compute_ms);
+      data.push_back(by_rank[r].data_ms);
+    }
+    medians.push_back({median(std::move(compute)), median(std::move(data))});
+  }
+  return medians;
 }
 
 std::string RankTimes::warning(const Topology& where) {
-  if (steps_ < kFewSteps) return {};
-  const std::vector<RankTime> means = this->means();
-  sums_.clear();
-  const int64_t steps = std::exchange(steps_, 0);
-  const auto [rank, imbalance] = slowest_rank(means);
-  if (imbalance < kWorthAWord || rank == named_) return {};
-  named_ = rank;
-  const RankTime& its = means[rank];
+  if (steps_.size() < kEnoughSteps) return {};
+  const std::vector<RankTime> medians = this->medians();
+  const SlowestRank slowest = slowest_rank(medians);
+  const auto last = std::ranges::count_if(steps_, [&](const std::vector<RankTime>& by_rank) {
+    return slowest_rank(by_rank).rank == slowest.rank;
+  });
+  const auto steps = static_cast<double>(steps_.size());
+  steps_.clear();
+  if (slowest.imbalance < kWorthAWord || static_cast<double>(last) < kMostSteps * steps) return {};
+  if (!named_.insert(slowest.rank).second) return {};
+  const RankTime& its = medians[slowest.rank];
   return fmt::format(
       "{} keeps the others waiting: {:.0f} ms of computing and {:.0f} ms of waiting for data per "
-      "step are {:.2f} x what the others take (mean of {} steps); look at {}",
-      where.describe(rank), its.compute_ms, its.data_ms, imbalance, steps,
+      "step are {:.2f} x what the others take; it was the last in {} of {:.0f} steps; look at {}",
+      where.describe(slowest.rank), its.compute_ms, its.data_ms, slowest.imbalance, last, steps,
       its.data_ms > its.ms() / 2 ? "its disk and data.workers"
-                                 : "other programs on its host and at its processor's clock");
+                                 : "other programs on its cores and at its processor's clock");
 }
 
 }  // namespace lockstep

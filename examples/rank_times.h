@@ -3,7 +3,7 @@
 // next: replica.cpp, which measures; trainer.cpp, which warns.
 #pragma once
 
-#include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,22 +26,20 @@ struct SlowestRank {
 };
 SlowestRank slowest_rank(std::span<const RankTime> by_rank);
 
-// The mean over steps, and when it is worth a word.
+// Over steps: the middle, and who is slow so steadily that it is worth a word.
 class RankTimes {
  public:
   void add(std::span<const RankTime> by_rank);
-  std::vector<RankTime> means() const;  // by rank
+  std::vector<RankTime> medians() const;  // by rank
 
-  // Of the steps since the last call: which rank keeps the others waiting, by how much and with
-  // what. Empty if none is slower than the others by more than a tenth, if that was said of this
-  // rank before, or if there were fewer than 5 steps, as single ones prove nothing; then they count
-  // on.
+  // Which rank keeps the others waiting, by how much and with what. Of the steps since it last had
+  // enough of them, 20, to judge; then it forgets them. Empty unless the same rank was the last in
+  // four of five and is slower than the others by more than a tenth. Once per rank.
   std::string warning(const Topology& where);
 
  private:
-  std::vector<RankTime> sums_;  // by rank
-  int64_t steps_ = 0;
-  int named_ = -1;  // the rank of the last warning
+  std::vector<std::vector<RankTime>> steps_;
+  std::set<int> named_;
 };
 
 }  // namespace lockstep

@@ -113,7 +113,7 @@ TEST(Allocator, ReturnsCachedBlocksBeforeItGivesUp) {
 
 TEST(Allocator, HostMemoryRefusesTheImpossible) {
   EXPECT_ERROR(host_memory().allocate(size_t{1} << 62), Exit::config,
-               "[memory] no 4611686018427387904 bytes: the system has ");
+               "[memory] no 4611686018427387904 bytes: the system ");
 }
 
 TEST(Storage, IsReleasedAndBoundAgainUnderItsTensors) {

@@ -62,6 +62,8 @@ TEST_F(FreeMemory, OrOneOfVersion1) {
 TEST(HostMemory, RefusesMoreThanThereIs) {
   const size_t left = free_memory();
   if (left == std::numeric_limits<size_t>::max()) GTEST_SKIP() << "this system does not tell";
+  EXPECT_FALSE(fits_memory(left + left / 8));
+  EXPECT_TRUE(fits_memory(1));
   Allocator a(host_memory());
   EXPECT_ERROR(a.allocate(left + left / 8, Category::activations), Exit::config,
                "a smaller train.micro_batch or model, train.recompute or a higher dist.zero_stage "

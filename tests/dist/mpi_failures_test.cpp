@@ -86,7 +86,7 @@ TEST(MpiFailures, AKilledRankEndsTheJob) {
 
 TEST(MpiFailures, TooLittleSharedMemoryIsAnErrorAtOnce) {
   const Job job = run("memory");
-  EXPECT_EQ(job.code, 75);
+  EXPECT_EQ(job.code, 78);
   expect_contains(job.output, "[dist] rank 1 on host ");
   expect_contains(job.output,
                   "has no shared memory for window 'bucket 1': ftruncate: File too large; use a "
