@@ -8,11 +8,12 @@
 
 namespace lockstep {
 
-void* load_module(const std::string& built, std::string& why) {
+void* load_module(const std::string& name, const std::string& built, std::string& why) {
   std::error_code unknown;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  std::filesystem::path path = program.parent_path() / std::filesystem::path(built).filename();
+  std::filesystem::path path = program.parent_path() / name;
   if (!std::filesystem::exists(path)) path = built;
+  if (path.empty()) return nullptr;
   void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!module) why = dlerror();
   return module;

@@ -26,7 +26,7 @@ namespace {
 
 // Small models send little, and compressed less.
 std::string megabytes(double bytes) {
-  return fmt::format("{:.{}f} MB", 1e-6 * bytes, bytes < 1e5 ? 3 : 1);
+  return bytes == 0 ? "0 MB" : fmt::format("{:.{}f} MB", 1e-6 * bytes, bytes < 1e5 ? 3 : 1);
 }
 
 bool is_due(int64_t every, int64_t t) {

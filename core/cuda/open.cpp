@@ -8,11 +8,8 @@ namespace lockstep {
 namespace {
 
 void* load() {
-  const std::string built = LOCKSTEP_CUDA_MODULE;
-  if (built.empty())
-    fail(Exit::config, "no CUDA device: built without nvcc and cuBLAS; use device: cpu");
-  std::string why;
-  void* module = load_module(built, why);
+  std::string why = "built without nvcc and cuBLAS";
+  void* module = load_module("lockstep_cuda.so", LOCKSTEP_CUDA_MODULE, why);
   if (!module) fail(Exit::config, "no CUDA device: {}; use device: cpu", why);
   return module;
 }

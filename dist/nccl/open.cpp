@@ -8,9 +8,8 @@ namespace lockstep {
 std::unique_ptr<DeviceTransport> open_nccl(Communicator& host, Lane& lane,
                                            const TransportOptions& options, NcclReduce reduce) {
   static void* module = [] {
-    const std::string built = LOCKSTEP_NCCL_MODULE;
     std::string why = "this build has no NCCL";
-    void* found = built.empty() ? nullptr : load_module(built, why);
+    void* found = load_module("lockstep_nccl.so", LOCKSTEP_NCCL_MODULE, why);
     if (!found)
       fail(Exit::config, "[dist.backend] no NCCL: {}; use dist.backend mpi, through the host", why);
     return found;
