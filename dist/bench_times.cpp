@@ -4,6 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "core/median.h"
+
 namespace lockstep {
 
 BenchTimes time_slowest_rank(Communicator& communicator, int warmup, int iterations,
@@ -17,9 +19,8 @@ BenchTimes time_slowest_rank(Communicator& communicator, int warmup, int iterati
   for (const auto& theirs : gather_values(communicator, times)) {
     for (size_t i = 0; i < times.size(); ++i) times[i] = std::max(times[i], theirs[i]);
   }
-  std::sort(times.begin(), times.end());
-  const double median = (times[times.size() / 2] + times[(times.size() - 1) / 2]) / 2;
-  return {median, times.front(), times.back()};
+  const auto [least, most] = std::ranges::minmax(times);
+  return {median(times), least, most};
 }
 
 double seconds_of(const std::function<void()>& run) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <utility>
+
+#include "core/median.h"
 
 namespace lockstep {
 
@@ -59,8 +62,7 @@ double measured_mbit(Communicator& communicator, const WindowPtr& window, int fr
 double median_mbit(std::span<const HostLink> links) {
   std::vector<double> rates;
   for (const HostLink& link : links) rates.push_back(link.mbit);
-  std::ranges::sort(rates);
-  return (rates[rates.size() / 2] + rates[(rates.size() - 1) / 2]) / 2;
+  return median(std::move(rates));
 }
 
 }  // namespace

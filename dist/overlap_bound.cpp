@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/median.h"
+
 namespace lockstep {
 
 namespace {
@@ -32,11 +34,6 @@ bool same_shape(const StepTrace& a, const StepTrace& b) {
          std::ranges::equal(a.events, b.events, [](auto& x, auto& y) {
            return x.kind == y.kind && x.transfer == y.transfer;
          });
-}
-
-double median(Values values) {
-  std::ranges::sort(values);
-  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/median.h"
 #include "core/parallel.h"
 #include "dist/communicator.h"
 #include "examples/bench_command.h"
@@ -69,8 +70,8 @@ template <class Field>
 Spread spread(const std::vector<Measured>& steps, Field field) {
   std::vector<double> v;
   for (const Measured& m : steps) v.push_back(static_cast<double>(field(m)));
-  std::sort(v.begin(), v.end());
-  return {0.5 * (v[(v.size() - 1) / 2] + v[v.size() / 2]), v.front(), v.back()};
+  const auto [least, most] = std::ranges::minmax(v);
+  return {median(v), least, most};
 }
 
 // One line of the table and one field of the JSON.

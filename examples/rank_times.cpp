@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/median.h"
+
 namespace lockstep {
 
 namespace {
 
 constexpr size_t kEnoughSteps = 20;
 constexpr double kMostSteps = 0.9, kWorthAWord = 1.1;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
-}
 
 }  // namespace
 

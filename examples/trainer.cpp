@@ -327,9 +327,8 @@ void Trainer::report(const StepMetrics& step, bool last) {
       log_->warn(name + " gets no gradient; it counts as zero");
   if (m.val_loss)
     log_->info(fmt::format("step {}  validation loss {:.4f} nats per token", m.step, *m.val_loss));
-  if (last || is_due(config_.log.every, m.step))
-    if (const std::string slow = rank_times_.warning(communicator_.topology()); !slow.empty())
-      log_->warn(slow);
+  if (const std::string slow = rank_times_.warning(communicator_.topology()); !slow.empty())
+    log_->warn(slow);
   if (last || m.step == 1 || is_due(config_.log.every, m.step))
     log_->info(line);
   else

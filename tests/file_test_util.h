@@ -26,6 +26,11 @@ class TempFolder {
   ~TempFolder() { std::filesystem::remove_all(path_); }
   std::string path() const { return path_.string(); }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  // A file in it, with the folders on the way.
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
   int64_t files() const { return std::distance(std::filesystem::directory_iterator(path_), {}); }
 
  private:

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include "core/allocator.h"
@@ -16,11 +14,7 @@ namespace {
 
 class FreeMemory : public testing::Test {
  protected:
-  void write(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = folder_ / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
   size_t left() const { return free_memory(folder_.path()); }
 
   TempFolder folder_;

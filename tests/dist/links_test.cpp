@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "dist/local.h"
 #include "tests/file_test_util.h"
 
@@ -14,11 +12,7 @@ namespace {
 
 class Ports : public testing::Test {
  protected:
-  void write(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = folder_ / name;
-    std::filesystem::create_directories(file.parent_path());
-    write_text(file.string(), text);
-  }
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
   Port fastest() const { return fastest_port(folder_.path()); }
   TempFolder folder_;
 };
