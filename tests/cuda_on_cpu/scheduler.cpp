@@ -82,8 +82,11 @@ int live, count, current, current_stack, barrier_line;
 uint32_t barrier_generation;
 
 [[maybe_unused]] void *main_pointer, *main_fake, *main_fiber;
-[[maybe_unused]] const void* main_base;
+#ifdef CUDA_ON_CPU_ASAN
+const void* main_base;
 size_t main_size;
+int left;  // the stack that was left last
+#endif
 [[maybe_unused]] void* fibers[max_threads];  // the detector's, one per CUDA thread
 
 void (*body)(void*);
@@ -120,6 +123,17 @@ char* allocate_shared(size_t bytes) {
 
 extern "C" void cuda_on_cpu_switch(void** save, void* to);
 
+#ifdef CUDA_ON_CPU_ASAN
+// Tells the detector that another stack runs now, and learns where the launcher's is: it may be
+// another one for every grid, while the others stay.
+void arrive(void* fake) {
+  const void* base;
+  size_t size;
+  __sanitizer_finish_switch_fiber(fake, &base, &size);
+  if (left < 0) main_base = base, main_size = size;
+}
+#endif
+
 // Continues on another stack; -1 is the launcher's.
 void jump(int to) {
   const int from = current_stack;
@@ -132,6 +146,7 @@ void jump(int to) {
   current_stack = to;
 #ifdef CUDA_ON_CPU_ASAN
   void** fake = from < 0 ? &main_fake : &stacks[from].fake;
+  left = from;
   if (to < 0)
     __sanitizer_start_switch_fiber(fake, main_base, main_size);
   else
@@ -139,7 +154,7 @@ void jump(int to) {
 #endif
   cuda_on_cpu_switch(save, pointer);
 #ifdef CUDA_ON_CPU_ASAN
-  __sanitizer_finish_switch_fiber(*fake, nullptr, nullptr);
+  arrive(*fake);
 #endif
 }
 
@@ -279,10 +294,7 @@ void finish_thread() {
 
 void stack_main() {
 #ifdef CUDA_ON_CPU_ASAN
-  const void* base;
-  size_t size;
-  __sanitizer_finish_switch_fiber(nullptr, &base, &size);
-  if (!main_size) main_base = base, main_size = size;
+  arrive(nullptr);
 #endif
   for (;;) {
     __tsan_acquire(&start_tag);
@@ -442,7 +454,6 @@ void run_grid(void (*f)(void*), void* a, dim3 grid, dim3 block, size_t shared_by
     add_stack();
   }
 #endif
-  main_size = 0;
   const bool backwards = options.order == Order::reverse;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
