@@ -94,6 +94,9 @@ void check_exchange(const Window& window, const Reader& reader, std::span<const 
   check(used.empty() || std::ssize(used) == window.parts(),
         "[exchange] '{}': used bytes of {} parts for {} ranks", window.name(), used.size(),
         window.parts());
+  check(!window.fold() || used.empty() || used[0] != told_by_part,
+        "[exchange] '{}' is folded: its used bytes are the same on all ranks, not told by parts",
+        window.name());
   check_holds_all(window);
   for (size_t p = 0; p < used.size(); ++p) check_used(window, static_cast<int>(p), used[p]);
 }

@@ -208,7 +208,8 @@ class Communicator {
   virtual std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) = 0;
   void barrier() { all_gather_bytes({}); }
 
-  // Memory of this rank beside its windows, in which parts from other hosts arrive; by now.
+  // Memory of this rank beside its windows, by now, in which parts from other hosts arrive; with
+  // windows on a device, memory of the device, in which parts of all others do.
   virtual size_t arrival_bytes() { return 0; }
 
   // Runs `function` on the communication thread, the only one that may call MPI, and waits for it.

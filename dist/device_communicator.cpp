@@ -1,6 +1,7 @@
 // Read next: host_staged.cpp.
 #include "dist/device_communicator.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
@@ -18,10 +19,11 @@ using Report = DeviceTransport::Report;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::microseconds kShortPause{50};
 
-// Memory for parts that arrive; each begins where kernels like it.
+// Memory for parts that arrive; each begins where kernels like it. `most`: of any so far.
 class Arrivals {
  public:
-  explicit Arrivals(std::span<const size_t> bytes) : memory_(total(bytes)) {
+  Arrivals(std::span<const size_t> bytes, std::atomic<size_t>& most) : memory_(total(bytes)) {
+    most = std::max<size_t>(most, total(bytes));
     std::byte* at = memory_.data();
     for (size_t b : bytes) {
       places_.push_back({at, b});
@@ -109,8 +111,14 @@ Moment DeviceCommunicator::enter(Moment now) {
 
 WindowPtr DeviceCommunicator::window(const std::string& name, std::span<const size_t> part_bytes,
                                      Layout layout) {
-  return std::make_shared<DeviceWindow>(name, part_bytes, layout, rank(), device_.memory(),
-                                        transport_->companion(name, part_bytes, layout));
+  const auto companion = transport_->companion(name, part_bytes, layout);
+  try {
+    return std::make_shared<DeviceWindow>(name, part_bytes, layout, rank(), device_.memory(),
+                                          companion);
+  } catch (const Error& e) {  // what the allocator would say, had it been asked
+    throw Error(e.code(), fmt::format("{} (asked for window '{}'; in use: {})", e.what(), name,
+                                      to_string(Allocator::current().stats())));
+  }
 }
 
 Work DeviceCommunicator::exchange(const WindowPtr& window, Reader reader,
@@ -286,11 +294,13 @@ Report DeviceCommunicator::exchange_parts(DeviceWindow& window, std::span<const 
     reader({&sum, 1});
     return report;
   }
-  std::vector<size_t> bytes(size(), window.part_bytes(rank()));
-  bytes[rank()] = 0;
-  Arrivals arrivals(bytes);
+  const bool folds = transport_->folds(window);
+  const int mine = folds ? topology().host_of[rank()] : rank();
+  std::vector<size_t> bytes(folds ? topology().hosts : size(), window.part_bytes(rank()));
+  bytes[mine] = 0;
+  Arrivals arrivals(bytes, most_arrived_);
   std::vector<std::span<std::byte>>& places = arrivals.places();
-  places[rank()] = window.part(rank());
+  places[mine] = window.part(rank());
   const bool parts_tell = !used.empty() && used[0] == told_by_part;
   Report report =
       parts_tell ? exchange_told(window, places) : transport_->exchange(window, used, {}, places);
@@ -303,7 +313,7 @@ Report DeviceCommunicator::gather_parts(DeviceWindow& window, size_t used, const
   std::vector<size_t> bytes(size(), 0);
   const bool apart = window.layout() == Layout::own_part;  // there is no place for the others'
   for (int r = 0; apart && r < size(); ++r) bytes[r] = r == rank() ? 0 : window.part_bytes(r);
-  Arrivals arrivals(bytes);
+  Arrivals arrivals(bytes, most_arrived_);
   std::vector<std::span<std::byte>>& places = arrivals.places();
   for (int r = 0; r < size(); ++r)
     if (!apart || r == rank()) places[r] = window.part(r);

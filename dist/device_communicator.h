@@ -6,6 +6,7 @@
 // also those of different windows. Read next: device_transport.h, then device_communicator.cpp.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -33,6 +34,10 @@ class DeviceCommunicator : public Communicator {
   Work broadcast(const WindowPtr& window, int root, Reader reader) override;
   Work all_reduce(const WindowPtr& window, Combine combine) override;
   Work reclaim(const WindowPtr& window) override;
+  void prepare_to_gather(std::span<const WindowPtr> windows) override {
+    transport_->prepare_to_gather(windows);
+  }
+  size_t arrival_bytes() override { return most_arrived_; }
   std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) override {
     return host_.all_gather_bytes(mine);
   }
@@ -63,6 +68,7 @@ class DeviceCommunicator : public Communicator {
   const std::unique_ptr<DeviceTransport> transport_;
   const std::unique_ptr<PinnedNumbers> told_;  // what parts tell of their used bytes
   Allocator allocator_;  // of what arrives and of the readers' scratch, in the lane's order
+  std::atomic<size_t> most_arrived_ = 0;  // bytes, in one operation
 
   std::mutex mutex_;  // guards the next five
   std::condition_variable changed_;

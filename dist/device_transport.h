@@ -59,7 +59,7 @@ class DeviceSums {
 class DeviceTransport {
  public:
   using Report = DeviceReport;
-  // On the device, by rank; my own is not used.
+  // On the device, by rank; my own is not used. Of an exchange that folds(): by host.
   using Places = std::span<const std::span<std::byte>>;
   // Numbers of used bytes, by rank; empty: not known.
   using Used = std::span<const size_t>;
@@ -69,6 +69,11 @@ class DeviceTransport {
   virtual std::shared_ptr<void> companion(const std::string& name,
                                           std::span<const size_t> part_bytes, Layout layout) = 0;
 
+  // Whether exchanges of this window bring one view per host (Window::fold_with), not one per rank.
+  virtual bool folds(const DeviceWindow&) const { return false; }
+  // As Communicator's, of what it keeps on the host.
+  virtual void prepare_to_gather(std::span<const WindowPtr>) {}
+
   // Looks after what is queued, now and then while anything is: throws if it failed, or takes
   // longer than the moment allows. abort() ends it, whatever it waits for.
   virtual bool busy() const { return false; }
@@ -76,7 +81,8 @@ class DeviceTransport {
   virtual void abort() {}
 
   // Part p of mine goes to rank p, its first sent[p] bytes (not known: all); part `rank()` of rank
-  // r comes to places[r], its first received[r] bytes. Where these are not known, a transport that
+  // r comes to places[r], its first received[r] bytes. If it folds(), what host h has for it comes
+  // to places[h], of my host as well. Where these are not known, a transport that
   // has to know takes them to be as many as I send myself, as it is for codecs of fixed size.
   virtual Report exchange(DeviceWindow& window, Used sent, Used received, Places places) = 0;
   // My part goes to all, its first `sent` bytes (SIZE_MAX: all); part r of rank r comes to

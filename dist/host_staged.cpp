@@ -23,43 +23,60 @@ class HostStaged : public DeviceTransport {
 
   std::shared_ptr<void> companion(const std::string& name, std::span<const size_t> part_bytes,
                                   Layout layout) override {
-    const auto below = std::make_shared<Below>();
-    below->window = host_.window(name, part_bytes, layout);
-    const std::span<std::byte> memory = below->window->mine();
-    if (!memory.empty()) below->pin = device_.pin(memory);
-    return below;
+    const auto down = std::make_shared<Below>();
+    down->window = host_.window(name, part_bytes, layout);
+    const std::span<std::byte> memory = down->window->mine();
+    if (!memory.empty()) down->pin = device_.pin(memory);
+    return down;
   }
 
+  bool folds(const DeviceWindow& window) const override {
+    return window.fold() && host_.topology().hosts_are_blocks();
+  }
+
+  void prepare_to_gather(std::span<const WindowPtr> windows) override {
+    std::vector<WindowPtr> all;
+    for (const WindowPtr& window : windows)
+      all.push_back(below(static_cast<const DeviceWindow&>(*window)));
+    host_.prepare_to_gather(all);
+  }
+
+  // What is summed on the host first is summed there for all of its ranks, mine included.
   Report exchange(DeviceWindow& window, Used sent, Used received, Places places) override {
-    const WindowPtr below = writable(window);
+    const WindowPtr down = writable(window);
+    const bool folded = folds(window);
+    const int stays = folded ? -1 : host_.rank();
+    if (folded) down->fold_with(window.fold());
     for (int p = 0; p < host_.size(); ++p)
-      if (p != host_.rank())
-        read_down(window.part(p), below->part(p), sent.empty() ? SIZE_MAX : sent[p]);
+      if (p != stays) read_down(window.part(p), down->part(p), sent.empty() ? SIZE_MAX : sent[p]);
     wait_for_device();
-    return finish(host_.exchange(below, writer(places, received), {sent.begin(), sent.end()}));
+    return finish(
+        host_.exchange(down, writer(places, received, stays), {sent.begin(), sent.end()}));
   }
 
   Report gather(DeviceWindow& window, size_t sent, Used received, Places places) override {
-    const WindowPtr below = writable(window);
-    read_down(window.part(host_.rank()), below->part(host_.rank()), sent);
+    const WindowPtr down = writable(window);
+    read_down(window.part(host_.rank()), down->part(host_.rank()), sent);
     wait_for_device();
-    return finish(host_.gather(below, writer(places, received), sent));
+    return finish(host_.gather(down, writer(places, received, host_.rank()), sent));
   }
 
   Report broadcast(DeviceWindow& window, int root) override {
-    const WindowPtr below = writable(window);
-    if (host_.rank() == root) read_down(window.mine(), below->mine(), SIZE_MAX);
+    const WindowPtr down = writable(window);
+    if (host_.rank() == root) read_down(window.mine(), down->mine(), SIZE_MAX);
     wait_for_device();
     const std::vector<std::span<std::byte>> places(host_.size(), window.mine());
-    return finish(host_.broadcast(below, root, writer(places, {})));
+    return finish(host_.broadcast(down, root, writer(places, {}, host_.rank())));
   }
 
  private:
+  static const WindowPtr& below(const DeviceWindow& window) {
+    return static_cast<const Below*>(window.companion.get())->window;
+  }
   // The peers have read what it held before.
   WindowPtr writable(const DeviceWindow& window) const {
-    WindowPtr below = std::static_pointer_cast<Below>(window.companion)->window;
-    host_.reclaim(below).wait();
-    return below;
+    host_.reclaim(below(window)).wait();
+    return below(window);
   }
 
   void read_down(std::span<const std::byte> from, std::span<std::byte> to, size_t used) const {
@@ -67,14 +84,14 @@ class HostStaged : public DeviceTransport {
   }
   void wait_for_device() const { lane_.backend().stream().synchronize(); }
 
-  // Runs on the host's communication thread, while this one waits.
-  Reader writer(Places places, Used received) const {
-    return [this, places, received](std::span<const ByteView> views) {
+  // Of all views but `mine`. Runs on the host's communication thread, while this one waits.
+  Reader writer(Places places, Used received, int mine) const {
+    return [this, places, received, mine](std::span<const ByteView> views) {
       device_.use();
-      for (int r = 0; r < host_.size(); ++r)
-        if (r != host_.rank())
-          lane_.memory().write(places[r].data(), views[r].data(),
-                               received.empty() ? views[r].size() : received[r]);
+      for (int v = 0; v < std::ssize(views); ++v)
+        if (v != mine)
+          lane_.memory().write(places[v].data(), views[v].data(),
+                               received.empty() ? views[v].size() : received[v]);
     };
   }
 

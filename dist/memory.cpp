@@ -20,6 +20,8 @@ class Plan {
   Plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,
        double momentum = 0)
       : options_(reducer_options(config, order, momentum)),
+        by_nccl_(config.backend == "nccl"),
+        nccl_sums_(config.nccl_reduce == "native" && options_.rules.plain()),
         model_(model),
         buckets_(plan_buckets(model.parameters, options_.bucket_bytes, ranks,
                               options_.units_apart ? model.unit_of : std::vector<size_t>{})),
@@ -115,9 +117,14 @@ class Plan {
     }
     return of_bucket;
   }
-  // Contributions are combined within a host before they travel.
+  // Contributions are combined within a host before they travel. NCCL's are not.
   bool folds(const Topology& where) const {
-    return options_.rules.plain() && where.hosts_are_blocks();
+    return options_.rules.plain() && where.hosts_are_blocks() && !by_nccl_;
+  }
+
+  // Memory in which parts arrive at rank `me`.
+  double arrivals(const Topology& where, int me) const {
+    return by_nccl_ || model_.on_device ? device_arrivals(where, me) : host_arrivals(where, me);
   }
 
   // Of part p in all windows of gradients.
@@ -137,6 +144,35 @@ class Plan {
     double sum = 0;
     for (int p = 0; p < ranks_; ++p) sum += window_bytes(p);
     return sum;
+  }
+
+ private:
+  bool sharded() const { return options_.residence == Residence::sharded; }
+  // From other hosts: gradients by rank, or by host where its ranks are summed before they
+  // travel; parameters that have no place of their own, for all ranks of the host at one of them
+  // (HostCommunicator::partner). Whole parameters arrive where they live.
+  double host_arrivals(const Topology& where, int me) const {
+    const std::vector<int> peers = where.ranks_on(where.host_of[me]);
+    const auto senders =
+        static_cast<double>(folds(where) ? where.hosts - 1 : where.size - std::ssize(peers));
+    std::vector<int> from;
+    for (int r = 0; r < where.size; ++r)
+      if (where.host_of[r] != where.host_of[me] && peers[r % peers.size()] == me) from.push_back(r);
+    return senders * window_bytes(me) + (sharded() ? relay_bytes(from) : 0);
+  }
+  // In the one operation that brings most: gradients to be summed, or sharded parameters of all
+  // others.
+  double device_arrivals(const Topology& where, int me) const {
+    const double senders = nccl_sums_ ? 0 : (folds(where) ? where.hosts : where.size) - 1;
+    double most = 0;
+    for (const Bucket& bucket : buckets_) {
+      most = std::max(most, senders * part_bytes(bucket, me));
+      double others = 0;
+      for (int r = 0; r < ranks_; ++r)
+        if (r != me && sharded()) others += sharded_bytes(bucket.parts[r]);
+      most = std::max(most, others);
+    }
+    return most;
   }
 
   // In which a rank of a host hands on parts of parameters that come from the ranks `from`: of
@@ -161,7 +197,6 @@ class Plan {
     return sum;
   }
 
- private:
   double payload(const Bucket& bucket, int p) const {
     return options_.rules.in_place()
                ? 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p])
@@ -223,6 +258,7 @@ class Plan {
   }
 
   const ReducerOptions options_;
+  const bool by_nccl_, nccl_sums_;
   const MemoryModel& model_;
   const std::vector<Bucket> buckets_;
   const int ranks_;
@@ -253,25 +289,9 @@ double buffer_peak(const Plan& plan) {
   return bytes;
 }
 
-// Gradients arrive by rank, or by host where its ranks are summed before they travel; parameters
-// that have no place of their own, for all ranks of a host at one of them (HostCommunicator::
-// partner). Whole parameters arrive where they live.
 double arrival_peak(const Plan& plan, const Topology& where) {
   double most = 0;
-  for (int me = 0; me < where.size; ++me) {
-    const std::vector<int> peers = where.ranks_on(where.host_of[me]);
-    const auto senders =
-        static_cast<double>(plan.folds(where) ? where.hosts - 1 : where.size - std::ssize(peers));
-    double bytes = senders * plan.window_bytes(me);
-    if (plan.options().residence == Residence::sharded) {
-      std::vector<int> from;
-      for (int r = 0; r < where.size; ++r)
-        if (where.host_of[r] != where.host_of[me] && peers[r % peers.size()] == me)
-          from.push_back(r);
-      bytes += plan.relay_bytes(from);
-    }
-    most = std::max(most, bytes);
-  }
+  for (int me = 0; me < where.size; ++me) most = std::max(most, plan.arrivals(where, me));
   return most;
 }
 
@@ -296,7 +316,7 @@ MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, cons
           .optimizer =
               optimizer_bytes_per_element * (sharded ? plan.shard_elements() : plan.elements()),
           .buffers = buffer_peak(plan),
-          .arrivals = where.hosts > 1 ? arrival_peak(plan, where) : 0};
+          .arrivals = arrival_peak(plan, where)};
 }
 
 WireBytes wire_plan(const DistConfig& config, const MemoryModel& model, int ranks, SumOrder order,

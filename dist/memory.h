@@ -21,7 +21,7 @@ struct ElementBytes {
 
 struct MemoryBytes {
   double parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
-  double arrivals = 0;  // on the host: in which parts from other hosts arrive
+  double arrivals = 0;  // where parts from other hosts arrive; on a device, those of all others
   double total() const { return parameters + gradients + optimizer + buffers + arrivals; }
 };
 
@@ -36,11 +36,12 @@ struct MemoryModel {
   // Parameters whose gradient begins to arrive when backward begins and is complete when it ends: a
   // tied embedding.
   std::vector<size_t> early;
+  bool on_device = false;  // windows are a device's memory; with backend nccl they always are
 };
 
 // The peak on the rank with the largest shards: the model's states, and what this implementation
 // adds while it works: padding, buckets in flight, gathered units, residuals, momenta, norms; with
-// several hosts, the memory in which parts arrive.
+// several hosts, or on devices, the memory in which parts arrive.
 MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
                         SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element,
                         double momentum = 0);

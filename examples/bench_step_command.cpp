@@ -103,8 +103,8 @@ void show_memory(Json& json, const MemoryStats& memory, int64_t arrivals, bool s
   json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
   if (arrivals == 0) return;
   if (shown)
-    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "from other hosts",
-               1e-6 * static_cast<double>(arrivals), 1e-6 * static_cast<double>(arrivals));
+    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "arrivals", 1e-6 * static_cast<double>(arrivals),
+               1e-6 * static_cast<double>(arrivals));
   json["memory"]["arrivals"] = {{"current", arrivals}, {"peak", arrivals}};
 }
 

@@ -358,7 +358,7 @@ std::vector<NamedTensor> Replica::state() const {
 
 // A tied embedding's gradient begins with the head's.
 MemoryModel Replica::memory_model() const {
-  MemoryModel model{parameters_, units_of(model_), {}};
+  MemoryModel model{parameters_, units_of(model_), {}, config_.train.device == "cuda"};
   for (const Module* child : model_.children())
     for (const NamedTensor& borrowed : child->borrowed())
       for (size_t i = 0; i < parameters_.size(); ++i)

@@ -77,13 +77,12 @@ class Nccl : public DeviceTransport, private DeviceSums {
     const auto bytes = [&](int r) { return received.empty() ? window.part_bytes(r) : received[r]; };
     Report report{Clock::now(), {}};
     check_nccl(ncclGroupStart(), "ncclGroupStart");
-    for (int r = 0; r < host_.size(); ++r) {
+    for (int r = 0; r < host_.size(); ++r)
       if (bytes(r) > 0)
         post(ncclBroadcast(places[r].data(), places[r].data(), bytes(r), ncclUint8, r,
                            communicator_, stream_),
              "ncclBroadcast");
-      if (r != host_.rank()) count(report.traffic, r, bytes(host_.rank()));
-    }
+    count_for_all(report.traffic, bytes(host_.rank()));
     finish_group("gather", window);
     return report;
   }
@@ -94,8 +93,7 @@ class Nccl : public DeviceTransport, private DeviceSums {
     check_nccl(ncclGroupStart(), "ncclGroupStart");
     post(ncclBroadcast(whole, whole, window.bytes(), ncclUint8, root, communicator_, stream_),
          "ncclBroadcast");
-    for (int r = 0; r < host_.size(); ++r)
-      if (host_.rank() == root && r != root) count(report.traffic, r, window.bytes());
+    if (host_.rank() == root) count_for_all(report.traffic, window.bytes());
     finish_group("broadcast", window);
     return report;
   }
@@ -157,8 +155,8 @@ class Nccl : public DeviceTransport, private DeviceSums {
                          stream_),
            "ncclAllReduce");
     for (int p = 0; p < host_.size(); ++p)
-      if (p != host_.rank())
-        count(report.traffic, p, window.part_bytes(p) + window.part_bytes(host_.rank()));
+      if (p != host_.rank()) count(report.traffic, p, window.part_bytes(p));
+    count_for_all(report.traffic, window.part_bytes(host_.rank()));
     finish_group("sum", window);
     return report;
   }
@@ -185,6 +183,11 @@ class Nccl : public DeviceTransport, private DeviceSums {
   void count(Work::Traffic& traffic, int to, size_t bytes) const {
     traffic.to_ranks += bytes;
     if (!host_.topology().same_host(to)) traffic.to_hosts += bytes;
+  }
+  // What all get comes to each host once: NCCL's rings pass through one host after the other.
+  void count_for_all(Work::Traffic& traffic, size_t bytes) const {
+    traffic.to_ranks += bytes * (host_.size() - 1);
+    traffic.to_hosts += bytes * (host_.topology().hosts - 1);
   }
 
   void finish_group(const char* operation, const DeviceWindow& window) {

@@ -13,7 +13,9 @@
 #include "core/tensor.h"
 #include "dist/device_communicator.h"
 #include "dist/local.h"
+#include "dist/memory.h"
 #include "dist/nccl/open.h"
+#include "tests/dist/given_gradients.h"
 
 extern "C" lockstep::Device* lockstep_open_cuda(int index, lockstep::Fp32Products products);
 extern "C" lockstep::DeviceTransport* lockstep_open_nccl(lockstep::Communicator& host,
@@ -26,10 +28,11 @@ namespace {
 
 using Floats = std::vector<float>;
 
-void on_devices(int ranks, NcclReduce reduce, const std::function<void(Communicator&)>& body) {
+void on_devices(int ranks, NcclReduce reduce, const std::function<void(Communicator&)>& body,
+                int ranks_per_host = 0) {
   cuda_on_cpu::device.count = ranks;
   cuda_on_cpu::streams = {.queued = true, .seed = 1, .without = {}};
-  const TransportOptions options{.timeout_s = 20};
+  const TransportOptions options{.timeout_s = 20, .ranks_per_host = ranks_per_host};
   run_local(ranks, options, [&](Communicator& host) {
     const std::unique_ptr<Device> device(lockstep_open_cuda(host.rank(), Fp32Products::exact));
     const std::unique_ptr<Lane> lane = device->open_lane();
@@ -190,6 +193,34 @@ TEST(NcclTold, AsManyBytesTravelAsTheDeviceWrote) {
     expect_seen(gather, [](int r) { return r; });
     EXPECT_EQ(gather.traffic().to_ranks, 3 * (8 + message(me, me).size()));
   });
+}
+
+// On two hosts of two ranks: what is for one rank goes there, what is for all goes once to the
+// other host. The memory formula and the bound of a step (dist/memory.h) have the same figures.
+TEST(NcclTraffic, IsCountedByRankAndByHost) {
+  on_devices(
+      4, NcclReduce::own,
+      [](Communicator& c) {
+        DistConfig config;
+        config.backend = "nccl";
+        config.bucket_mb = 0.05;
+        constexpr int64_t rows = 4 * 3 * cell_size / 64, bytes = rows * 64 * sizeof(float);
+        std::vector<NamedTensor> parameters;
+        for (const char* name : {"a", "b"})
+          parameters.push_back({name, Tensor::zeros({rows, 64}).set_requires_grad(true)});
+        const auto exchange = make_data_parallel(config, c, parameters);
+        exchange->begin_micro_step({});
+        give(parameters, all_of(parameters));
+        const GradientReport report = exchange->finish();
+        EXPECT_EQ(report.wire_bytes, 2 * bytes * (3 + 3) / 4);
+        EXPECT_EQ(report.host_bytes, 2 * bytes * (2 + 1) / 4);
+        const MemoryModel model{.parameters = parameters, .unit_of = {}, .early = {}};
+        for (double b : bucket_link_bytes(config, model, c.topology(), SumOrder::same_world, 1))
+          EXPECT_EQ(b, 2 * bytes * (2 + 1) / 4) << "of a host's two ranks";
+        EXPECT_EQ(memory_plan(config, model, c.topology(), SumOrder::same_world, 1, 8).arrivals,
+                  static_cast<double>(bytes) * 3 / 4);
+      },
+      2);
 }
 
 // The host only queues; how long it took is what the stream says.

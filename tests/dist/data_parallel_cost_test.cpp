@@ -8,6 +8,7 @@
 
 #include "core/parallel.h"
 #include "dist/local.h"
+#include "dist/memory.h"
 #include "tests/dist/given_gradients.h"
 
 namespace lockstep {
@@ -74,6 +75,42 @@ TEST(DataParallelCost, GradientsCrossToAnotherHostOnceInEveryStage) {
               }
       },
       {{4}, {2}});
+}
+
+// From other hosts; on devices, from all ranks.
+TEST(DataParallelCost, MemoryForWhatArrivesIsThatOfTheFormula) {
+  const auto compare = [](Communicator& c, const DistConfig& config) {
+    const int64_t rows = c.size() * 3 * cell_size / 64;
+    std::vector<NamedTensor> parameters;
+    for (const char* name : {"a", "b", "c"})
+      parameters.push_back({name, Tensor::zeros({rows, 64}).set_requires_grad(true)});
+    const MemoryBytes plan = memory_plan(
+        config, {.parameters = parameters, .unit_of = {}, .early = {}, .on_device = on_devices()},
+        c.topology(), SumOrder::same_world, 1, 8);
+    c.barrier();  // it has memory of its own
+    const size_t before = c.arrival_bytes();
+    const auto exchange = make_data_parallel(config, c, parameters);
+    for (int64_t step = 1; step <= 2; ++step) {
+      exchange->begin_micro_step({.step = step, .index = 0, .count = 1});
+      exchange->acquire(0);
+      give(parameters, all_of(parameters));
+      exchange->release(0);
+      exchange->finish();
+      exchange->end_step(true);
+    }
+    EXPECT_EQ(plan.arrivals > 0, c.topology().hosts > 1 || on_devices());
+    EXPECT_NEAR(static_cast<double>(c.arrival_bytes() - before), plan.arrivals,
+                0.01 * plan.arrivals)
+        << "stage " << config.zero_stage << ", " << config.compression.codec;
+  };
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const char* codec : {"none", "bf16"}) {
+      DistConfig config = bucketed(0.2);
+      config.zero_stage = stage;
+      config.compression.codec = codec;
+      config.compression.min_elements = 0;
+      on_worlds([&](Communicator& c) { compare(c, config); }, {{2, 4}, {0, 1, 2}});
+    }
 }
 
 TEST(CommTimes, OverlapCountsOnceAndOnlyGapsAreWaiting) {

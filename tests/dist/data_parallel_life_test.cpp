@@ -18,7 +18,7 @@ int64_t gradient_bytes() {
 void on_worlds_with_allocators(const std::function<void(Communicator&)>& body) {
   on_worlds(
       [&](Communicator& c) {
-        Allocator allocator(host_memory());
+        Allocator allocator(Allocator::current().memory());
         AllocatorScope scope(allocator);
         body(c);
       },

@@ -22,7 +22,7 @@ struct LocalWorlds {
 void on_worlds(const std::function<void(Communicator&)>& body, const LocalWorlds& worlds = {});
 
 // Where ranks run their bodies: here, or on devices (tests/cuda_on_cpu/worlds_on_devices.cpp says
-// so before main), where there are no others than worlds of one host and of few ranks.
+// so before main), where worlds have few ranks, on one host or in pairs.
 struct RankPlace {
   std::function<void(Communicator& host, const std::function<void(Communicator&)>& body)> run;
   int most_ranks = 4;
