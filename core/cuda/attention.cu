@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(threads) attention_kernel(Attention a) {
   store_rows<D, R>(a, a.out, a.result(b, head), a.n_head * a.d, first, tx, ty, out);
 }
 
-// delta = sum over a row of d_o o. Launch: a warp for each row of [b, t, n_head].
+// delta = sum over a row of d_o o. Launch: a warp for each row of [b, t, n_head]. Bytes per
+// element: the least possible (o and d_o once).
 __global__ void __launch_bounds__(threads) delta_kernel(Attention a, int64_t rows) {
   const int64_t row = int64_t{blockIdx.x} * (threads / 32) + threadIdx.x / 32;
   if (row >= rows) return;  // the whole warp

@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(map_threads)
   }
 }
 
+// Launched likewise. Bytes are the least possible (x, dy and dx once).
 __global__ void __launch_bounds__(map_threads)
     swiglu_grad_kernel(In x, In dy, Out dx, int64_t rows, int64_t columns) {
   const int64_t per_row = (columns + group - 1) / group, step = int64_t{gridDim.x} * blockDim.x;

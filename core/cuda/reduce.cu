@@ -75,7 +75,9 @@ __global__ void __launch_bounds__(threads) reduce_wide(Reduce r, int64_t pieces)
   }
 }
 
-// Launch: thread for each result, grid-stride; for few elements below each.
+// Launch: thread for each result, grid-stride; for few elements below each. Bytes per element: the
+// least possible (x once), if what neighbours read lies side by side; else x comes in sectors
+// of 32.
 __global__ void __launch_bounds__(threads) reduce_tall(Reduce r) {
   const int64_t step = int64_t{gridDim.x} * threads;
   for (int64_t result = int64_t{blockIdx.x} * threads + threadIdx.x; result < r.results;
@@ -91,6 +93,8 @@ __global__ void __launch_bounds__(threads) reduce_tall(Reduce r) {
   }
 }
 
+// Launch: thread for each result, grid-stride. Bytes: 8 for each piece of 16384 elements; after
+// reduce_tall for each result, whose elements are few, but no training step has such sums.
 __global__ void __launch_bounds__(threads) reduce_finish(Reduce r, int64_t pieces, Out y) {
   const int64_t step = int64_t{gridDim.x} * threads;
   for (int64_t result = int64_t{blockIdx.x} * threads + threadIdx.x; result < r.results;
@@ -105,7 +109,7 @@ __global__ void __launch_bounds__(threads) reduce_finish(Reduce r, int64_t piece
   }
 }
 
-// Launch: thread for each column.
+// Launch: thread for each column. Bytes: 4 for each piece of a column.
 __global__ void __launch_bounds__(threads)
     finish_columns(const float* partial, int64_t pieces, int64_t step, int64_t columns, Out out) {
   const int64_t column = int64_t{blockIdx.x} * threads + threadIdx.x;
