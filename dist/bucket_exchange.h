@@ -44,6 +44,9 @@ class BucketExchange {
   virtual void begin_step(const MicroStep& first) = 0;
   // Where the gradient of a member goes, at its first contribution.
   virtual Tensor buffer(size_t member) = 0;
+  // A recording's replay wrote it `at`, where it had its buffer when that was recorded. The place
+  // is the recording's, and used for something else after the launch.
+  virtual void replayed(size_t member, void* at) = 0;
   // The gradients of a micro step are complete: of each one if rules.every_micro_step(), else of
   // the last. Does not wait for other ranks, unless they still read what the window held before.
   virtual void launch(const MicroStep& micro) = 0;

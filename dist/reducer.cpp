@@ -138,8 +138,8 @@ class Reducer : public DataParallel {
   };
   struct Arrival {
     Reducer* owner;
-    size_t parameter, bucket;
-    void operator()() const { owner->arrive(parameter, bucket); }
+    size_t parameter, bucket, member;
+    void operator()() const { owner->arrive(parameter, bucket, member); }
   };
 
   Leaf& leaf(size_t i) const { return parameters_[i].tensor.leaf(); }
@@ -190,7 +190,7 @@ class Reducer : public DataParallel {
     const size_t i = buckets_[b].members[m].parameter;
     leaf(i).release_grad();
     leaf(i).bind_grad = Binding{this, b, m};
-    leaf(i).on_grad_ready.push_back(Arrival{this, i, b});
+    leaf(i).on_grad_ready.push_back(Arrival{this, i, b, m});
   }
 
   // A successor may have bound the leaf already.
@@ -224,14 +224,18 @@ class Reducer : public DataParallel {
     for (const auto& exchange : exchanges_) exchange->begin_step(first);
   }
 
-  void arrive(size_t i, size_t b) {
-    repeat_on_host([this, i, b] { count_arrival(i, b); });
+  // A leaf that was reached without a contribution is left to launch_rest(), which fills it.
+  void arrive(size_t i, size_t b, size_t m) {
+    if (!leaf(i).has_grad()) return;
+    repeat_on_host([this, i, b, m, at = leaf(i).grad.raw()] {
+      if (micro_.replayed) exchanges_[b]->replayed(m, at);
+      count_arrival(i, b);
+    });
     if (overlap_ && launched_ < ready_) repeat_between_kernels([this] { launch_ready(); });
   }
 
-  // A leaf that was reached without a contribution is left to launch_rest(), which fills it.
   void count_arrival(size_t i, size_t b) {
-    if (!leaf(i).has_grad() || !launches()) return;
+    if (!launches()) return;
     if (arrived_[i])
       fail(Exit::internal,
            "[data_parallel] a second backward pass reached '{}' in one micro step; call "
@@ -306,7 +310,7 @@ class Reducer : public DataParallel {
 
   void count_as_zero(size_t b, size_t m) {
     const size_t i = buckets_[b].members[m].parameter;
-    if (leaf(i).has_grad()) return;
+    if (leaf(i).has_grad() || arrived_[i]) return;  // of a replay its leaf may know nothing
     Tensor zero = exchanges_[b]->buffer(m);
     backend().fill(zero, 0.0f);
     zeroed_[i] = true;

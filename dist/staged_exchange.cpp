@@ -68,6 +68,15 @@ class Staged : public BucketExchange {
     return members_[member] = Tensor::empty(shape_of(member));
   }
 
+  void replayed(size_t member, void* at) override {
+    if (rules_.keep_gradients || at == nullptr) return;  // where it always is, or nowhere
+    const std::shared_ptr<void> not_mine(std::shared_ptr<void>(), at);
+    const Shape& shape = shape_of(member);
+    const size_t bytes = static_cast<size_t>(numel(shape)) * sizeof(float);
+    members_[member] = Tensor::over(
+        Allocator::current().adopt(at, bytes, Category::gradients, not_mine), 0, shape, DType::f32);
+  }
+
   void launch(const MicroStep& micro) override {
     if (local_sum_ && !add_locally(micro)) return;
     communicator_.reclaim(window_).wait();

@@ -136,18 +136,22 @@ void check_device(const Config& config) {
          "[dist.backend] nccl exchanges between GPUs; use train.device cuda, or dist.backend mpi");
 }
 
-// What a recording repeats is the same each time: memory that gradients have only in flight, or
-// parameters only while they are used, is not.
+// What a recording repeats is the same each time: memory that parameters have only while they are
+// used is not, nor that of gradients from one micro-step to another.
 void check_cuda_graph(const Config& config) {
   if (!config.train.cuda_graph) return;
   if (config.train.device != "cuda")
     fail(Exit::config,
          "[train.cuda_graph] records a GPU's kernels; use train.device cuda, or leave it out");
-  if (config.dist.zero_stage > 1)
+  if (config.dist.zero_stage == 3)
+    fail(
+        Exit::config,
+        "[train.cuda_graph] with dist.zero_stage 3 parameters come and go within a micro-step, and "
+        "a recording needs them in one place; use 0, 1 or 2, or leave train.cuda_graph out");
+  if (config.dist.zero_stage == 2 && !config.dist.reduced())
     fail(Exit::config,
-         "[train.cuda_graph] with dist.zero_stage {} memory comes and goes within a micro-step, "
-         "and a recording needs it in one place; use 0 or 1, or leave train.cuda_graph out",
-         config.dist.zero_stage);
+         "[train.cuda_graph] with dist.zero_stage 2 and dist.accumulate local gradients that grow "
+         "from micro-step to micro-step have no one place; use dist.accumulate reduced");
   if (config.dist.reducer != "bucketed")
     fail(Exit::config, "[train.cuda_graph] needs dist.reducer bucketed, found {}",
          config.dist.reducer);

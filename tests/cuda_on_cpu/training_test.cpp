@@ -198,19 +198,23 @@ TEST_F(CudaTraining, CommunicationIsTimedOnTheDevice) {
 
 // With three micro-batches per step there are three recordings: gradients are written, added to,
 // and sent after that. The third step records, the others after it replay. Dropout draws by step
-// and sample, which are no part of a recording.
+// and sample, which are no part of a recording. In stage 2 each micro-batch's gradients are sent,
+// from where only the recording has them.
 TEST_F(CudaTraining, GraphsChangeNoBit) {
-  const auto changed = [&](const char* arch, int stage, const Json& more) {
-    return merged(merged(staged(arch, stage), {{"train", {{"steps", 20}, {"global_batch", 6}}},
-                                               {"dist", {{"accumulate", "local"}}}}),
+  const auto changed = [&](int stage, const char* accumulate, const Json& more) {
+    return merged(merged(staged("gpt2", stage), {{"train", {{"steps", 20}, {"global_batch", 6}}},
+                                                 {"dist", {{"accumulate", accumulate}}}}),
                   more);
   };
   const Json recorded = {{"train", {{"cuda_graph", true}}}};
-  const std::string expected = bits_of(changed("gpt2", 1, {}), Way::nccl, 18);
-  EXPECT_EQ(bits_of(changed("gpt2", 1, recorded), Way::nccl, 19), expected);
+  const std::string expected = bits_of(changed(1, "local", {}), Way::nccl, 18);
+  EXPECT_EQ(bits_of(changed(1, "local", recorded), Way::nccl, 19), expected);
   EXPECT_NE(trace(name_).log.find("kernels recorded as CUDA graphs"), std::string::npos);
   EXPECT_EQ(trace(name_).steps.at(20)["allocations"], 0);
-  EXPECT_EQ(bits_of(changed("gpt2", 0, recorded), Way::threads, 20), expected);
+  EXPECT_EQ(bits_of(changed(0, "local", recorded), Way::threads, 20), expected);
+  const std::string reduced = bits_of(changed(0, "reduced", {}), Way::threads, 21);
+  EXPECT_EQ(bits_of(changed(2, "reduced", recorded), Way::nccl, 22), reduced);
+  EXPECT_EQ(trace(name_).steps.at(20)["allocations"], 0);
 }
 
 // What NCCL waits for without an end is given up at the limit of what the ranks do.
@@ -287,12 +291,14 @@ TEST_F(CudaTraining, SoakGraphsChangeNoBitWhateverIsExchanged) {
                            {{"train", {{"recompute", "block"}, {"precision", "bf16"}}}},
                            {{"train", {{"reproducible", "any_world"}}}},
                            {{"dist", {{"overlap", false}}}},
+                           compressed("int8"),
                            merged(compressed("int8"), {{"dist", {{"accumulate", "local"}}}})};
   int order = 400;
   for (const std::string arch : {"gpt2", "llama"})
     for (const Json& variant : variants)
-      for (const int stage : {0, 1}) {
+      for (const int stage : {0, 1, 2}) {
         const Json config = merged(merged(staged(arch, stage), eager), variant);
+        if (stage == 2 && config["dist"]["accumulate"] == "local") continue;  // refused
         const std::string expected = bits_of(config, Way::nccl, ++order);
         EXPECT_EQ(bits_of(merged(config, recorded), Way::nccl, ++order), expected)
             << arch << stage << variant;
@@ -317,6 +323,7 @@ struct Edge {
   const char* what;
   Way way;
   const char* codec = nullptr;
+  bool recorded = false;
 };
 const Edge edges[] = {
     {"comm<compute", "an exchange waits for the gradients that are exchanged", Way::nccl},
@@ -327,17 +334,24 @@ const Edge edges[] = {
     {"host<comm", "the host's exchange waits for what is read down", Way::mpi},
     {"host<comm", "the host waits for what parts tell of their length", Way::nccl, "rows"},
     {"sync<compute", "the host waits for the loss and the norms that it reads", Way::nccl},
+    {"comm<compute", "an exchange waits for the graph that computes", Way::nccl, nullptr, true},
+    {"compute<comm", "a graph waits for the parameters that it reads", Way::nccl, nullptr, true},
 };
 
 // Without a wait some order goes wrong; with it none does, which the tests above show.
 TEST_F(CudaTraining, SoakEveryWaitIsNeeded) {
-  const std::string expected = naive_bits("gpt2");
+  const std::string plain = naive_bits("gpt2");
+  const Json longer = {{"train", {{"steps", 5}}}};
+  const std::string of_graphs = bits_of(merged(staged("gpt2", 2), longer), Way::threads, 1);
+  const Json recorded = merged(longer, {{"train", {{"cuda_graph", true}}}});
   for (const Edge& edge : edges) {
-    const Json codec = edge.codec ? compressed(edge.codec) : Json();
+    const Json more = edge.recorded ? recorded : edge.codec ? compressed(edge.codec) : Json();
+    const std::string& expected = edge.recorded ? of_graphs : plain;
     constexpr int most = 12;
     int order = 1;
-    while (order <= most && is_right(expected, merged(staged("gpt2", order % 4), codec), edge.way,
-                                     order, edge.without))
+    while (order <= most &&
+           is_right(expected, merged(staged("gpt2", edge.recorded ? 2 : order % 4), more), edge.way,
+                    order, edge.without))
       ++order;
     EXPECT_LE(order, most) << edge.without << ": " << edge.what << " (" << name_of(edge.way) << ")";
   }

@@ -138,9 +138,15 @@ TEST(Validate, CudaGraph) {
   EXPECT_EQ(recorded([](Config& c) { c.model.dropout = 0.1; }), "no error");
   EXPECT_EQ(recorded([](Config& c) { c.train.device = "cpu"; }),
             "[train.cuda_graph] records a GPU's kernels; use train.device cuda, or leave it out");
-  EXPECT_EQ(recorded([](Config& c) { c.dist.zero_stage = 2; }),
-            "[train.cuda_graph] with dist.zero_stage 2 memory comes and goes within a micro-step, "
-            "and a recording needs it in one place; use 0 or 1, or leave train.cuda_graph out");
+  EXPECT_EQ(recorded([](Config& c) { c.dist.zero_stage = 2; }), "no error");
+  EXPECT_EQ(
+      recorded([](Config& c) { c.dist.zero_stage = 2, c.dist.accumulate = "local"; }),
+      "[train.cuda_graph] with dist.zero_stage 2 and dist.accumulate local gradients that grow "
+      "from micro-step to micro-step have no one place; use dist.accumulate reduced");
+  EXPECT_EQ(
+      recorded([](Config& c) { c.dist.zero_stage = 3; }),
+      "[train.cuda_graph] with dist.zero_stage 3 parameters come and go within a micro-step, "
+      "and a recording needs them in one place; use 0, 1 or 2, or leave train.cuda_graph out");
   EXPECT_EQ(recorded([](Config& c) { c.dist.reducer = "naive"; }),
             "[train.cuda_graph] needs dist.reducer bucketed, found naive");
 }
