@@ -5,7 +5,8 @@
 # Each part has a time limit and is reported whether it passed, failed, ran out of time, or why it was left out:
 #   1. the tests of kernels and ops on the GPU (tests/gpu), but those whose StepScalars are the host's;
 #   2. compute-sanitizer's memcheck, racecheck, synccheck and initcheck on small shapes of them;
-#   3. the trainer: bench-small and gpt2-124m-cuda on synthetic tokens, 1 rank;
+#   3. the trainer on synthetic tokens: bench-small and gpt2-124m-cuda, 1 rank; bench-small again with NCCL, and with
+#      2 ranks that share the GPU through the host and replay CUDA graphs;
 #   4. `trainer bench step` of both, with MFU against a matrix product measured in the same process;
 #   5. PyTorch's step of the same shapes, if PyTorch sees the GPU.
 # Exit: 0 all that ran passed; 1 something failed; 64 wrong usage or no build; 78 no GPU, in one line.
@@ -72,11 +73,16 @@ for tool in memcheck racecheck synccheck initcheck; do
   fi
 done
 
-say "## Trainer, 1 rank"
+say "## Trainer"
 synthetic=(--set data.format=synthetic --set data.tokenizer=none --set data.train= --set data.val=)
 short=(--set train.steps=20 --set train.eval_every=0 --set train.eval_batches=1 --set log.progress=plain --set log.every=5)
 part "bench-small, 30 steps" 40 "$trainer" --config "$root/configs/bench-small.json" --set train.device=cuda \
   --set run_dir="$scratch/small" --set log.progress=plain
+part "bench-small, NCCL, stage 3" 30 "$trainer" --config "$root/configs/bench-small.json" --set train.device=cuda \
+  --set dist.backend=nccl --set dist.zero_stage=3 --set run_dir="$scratch/nccl" --set log.progress=plain
+part "bench-small, 2 ranks on one GPU, stage 2, CUDA graphs" 30 "$trainer" --config "$root/configs/bench-small.json" \
+  --set train.device=cuda --set dist.backend=local --set dist.local_ranks=2 --set dist.zero_stage=2 \
+  --set train.cuda_graph=true --set run_dir="$scratch/shared" --set log.progress=plain
 part "gpt2-124m-cuda, 20 steps" 60 "$trainer" --config "$root/configs/gpt2-124m-cuda.json" "${synthetic[@]}" \
   "${short[@]}" --set train.global_batch=0 --set train.micro_batch=16 --set run_dir="$scratch/gpt2"
 
