@@ -27,8 +27,8 @@ class CudaTraining : public TinyRun {
   // Trains on devices whose streams advance in `order`; `without` is a wait that is left out.
   Ended train_on(const Json& changes, Way way, int order, const std::string& without = "") {
     program_ = "env CUDA_ON_CPU_DEVICES=4 CUDA_ON_CPU_STREAMS=" + std::to_string(order) +
-               " CUDA_ON_CPU_WITHOUT='" + without + "' " + (without.empty() ? "" : "timeout 20 ") +
-               GPU_TRAINER;  // nonsense may hang
+               " CUDA_ON_CPU_WITHOUT='" + without + "' " +
+               (without.empty() ? "" : "timeout -s KILL 20 ") + GPU_TRAINER;  // nonsense may hang
     name_ = "run_" + std::to_string(++runs_);
     Json config = merged({{"train", {{"global_batch", 2 * ranks_}}}}, changes);
     if (way == Way::threads) config = merged({{"dist", {{"local_ranks", ranks_}}}}, config);
