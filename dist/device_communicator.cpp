@@ -1,11 +1,10 @@
 // Read next: host_staged.cpp.
 #include "dist/device_communicator.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
-#include "core/scratch.h"
+#include "dist/arrivals.h"
 #include "dist/work_state.h"
 
 namespace lockstep {
@@ -18,31 +17,6 @@ using Report = DeviceTransport::Report;
 // Between looks at what is under way on the device, and at an event that is waited for.
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::microseconds kShortPause{50};
-
-// Memory for parts that arrive; each begins where kernels like it. `most`: of any so far.
-class Arrivals {
- public:
-  Arrivals(std::span<const size_t> bytes, std::atomic<size_t>& most) : memory_(total(bytes)) {
-    most = std::max<size_t>(most, total(bytes));
-    std::byte* at = memory_.data();
-    for (size_t b : bytes) {
-      places_.push_back({at, b});
-      at += aligned(b);
-    }
-  }
-  std::vector<std::span<std::byte>>& places() { return places_; }
-
- private:
-  static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-  static int64_t total(std::span<const size_t> bytes) {
-    size_t sum = 0;
-    for (size_t b : bytes) sum += aligned(b);
-    return static_cast<int64_t>(sum);
-  }
-
-  Scratch<std::byte> memory_;
-  std::vector<std::span<std::byte>> places_;
-};
 
 // Of one operation in two parts.
 Report after(const Report& first, const Report& second, Work::Time arrived) {

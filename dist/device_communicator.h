@@ -37,7 +37,7 @@ class DeviceCommunicator : public Communicator {
   void prepare_to_gather(std::span<const WindowPtr> windows) override {
     transport_->prepare_to_gather(windows);
   }
-  size_t arrival_bytes() override { return most_arrived_; }
+  size_t arrival_bytes() override { return most_arrived_ + transport_->arrival_bytes(); }
   std::vector<std::vector<std::byte>> all_gather_bytes(ByteView mine) override {
     return host_.all_gather_bytes(mine);
   }

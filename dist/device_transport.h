@@ -73,6 +73,8 @@ class DeviceTransport {
   virtual bool folds(const DeviceWindow&) const { return false; }
   // As Communicator's, of what it keeps on the host.
   virtual void prepare_to_gather(std::span<const WindowPtr>) {}
+  // Memory of the device that it takes beside windows and places; by now.
+  virtual size_t arrival_bytes() const { return 0; }
 
   // Looks after what is queued, now and then while anything is: throws if it failed, or takes
   // longer than the moment allows. abort() ends it, whatever it waits for.

@@ -117,9 +117,9 @@ class Plan {
     }
     return of_bucket;
   }
-  // Contributions are combined within a host before they travel. NCCL's are not.
+  // Contributions are combined within a host before they travel.
   bool folds(const Topology& where) const {
-    return options_.rules.plain() && where.hosts_are_blocks() && !by_nccl_;
+    return options_.rules.plain() && where.hosts_are_blocks() && !nccl_sums_;
   }
 
   // Memory in which parts arrive at rank `me`.
@@ -148,31 +148,44 @@ class Plan {
 
  private:
   bool sharded() const { return options_.residence == Residence::sharded; }
-  // From other hosts: gradients by rank, or by host where its ranks are summed before they
-  // travel; parameters that have no place of their own, for all ranks of the host at one of them
-  // (HostCommunicator::partner). Whole parameters arrive where they live.
-  double host_arrivals(const Topology& where, int me) const {
+  // Of other hosts, whose parts `me` deals with for its own host (HostCommunicator::partner).
+  static std::vector<int> dealt_with(const Topology& where, int me) {
     const std::vector<int> peers = where.ranks_on(where.host_of[me]);
-    const auto senders =
-        static_cast<double>(folds(where) ? where.hosts - 1 : where.size - std::ssize(peers));
-    std::vector<int> from;
+    std::vector<int> ranks;
     for (int r = 0; r < where.size; ++r)
-      if (where.host_of[r] != where.host_of[me] && peers[r % peers.size()] == me) from.push_back(r);
-    return senders * window_bytes(me) + (sharded() ? relay_bytes(from) : 0);
+      if (where.host_of[r] != where.host_of[me] && peers[r % peers.size()] == me)
+        ranks.push_back(r);
+    return ranks;
+  }
+  // From other hosts: gradients by rank, or by host where its ranks are summed before they travel;
+  // parameters that have no place of their own, for all ranks of the host at one of them. Whole
+  // parameters arrive where they live.
+  double host_arrivals(const Topology& where, int me) const {
+    const auto peers = std::ssize(where.ranks_on(where.host_of[me]));
+    const auto senders = static_cast<double>(folds(where) ? where.hosts - 1 : where.size - peers);
+    return senders * window_bytes(me) + (sharded() ? relay_bytes(dealt_with(where, me)) : 0);
   }
   // In the one operation that brings most: gradients to be summed, or sharded parameters of all
   // others.
   double device_arrivals(const Topology& where, int me) const {
-    const double senders = nccl_sums_ ? 0 : (folds(where) ? where.hosts : where.size) - 1;
     double most = 0;
     for (const Bucket& bucket : buckets_) {
-      most = std::max(most, senders * part_bytes(bucket, me));
       double others = 0;
       for (int r = 0; r < ranks_; ++r)
         if (r != me && sharded()) others += sharded_bytes(bucket.parts[r]);
-      most = std::max(most, others);
+      most = std::max({most, gradients_on_device(bucket, where, me), others});
     }
     return most;
+  }
+  double gradients_on_device(const Bucket& bucket, const Topology& where, int me) const {
+    if (nccl_sums_) return 0;
+    if (!folds(where)) return (ranks_ - 1) * part_bytes(bucket, me);
+    const double from_hosts = (where.hosts - 1) * part_bytes(bucket, me);
+    if (!by_nccl_) return from_hosts;  // summed on the host
+    double dealt = part_bytes(bucket, me);
+    for (int r : dealt_with(where, me)) dealt += part_bytes(bucket, r);
+    const auto peers = static_cast<double>(where.ranks_on(where.host_of[me]).size()) - 1;
+    return from_hosts + peers * dealt;
   }
 
   // In which a rank of a host hands on parts of parameters that come from the ranks `from`: of

@@ -1,17 +1,21 @@
 // Parts of windows from GPU to GPU by NCCL, queued on the lane's stream; nobody waits. Unless
-// NcclReduce::native asks for NCCL's sums, our kernels sum, in rank order: then only sends,
-// receives and broadcasts are used, so no algorithm of NCCL's decides about bits. The communicator
-// is non-blocking, so that a peer that is gone or stuck can be given up, at the start as well. MPI
-// only carries the id. Read next: ../device_communicator.cpp.
+// NcclReduce::native asks for NCCL's sums, our kernels sum, in rank order, those of a host before
+// anything goes to another: then only sends, receives and broadcasts are used, so no algorithm of
+// NCCL's decides about bits. The communicator is non-blocking, so that a peer that is gone or stuck
+// can be given up, at the start as well. MPI only carries the id. Read next:
+// ../device_communicator.cpp.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <thread>
 
 #include "core/cuda/stream.h"
+#include "dist/arrivals.h"
 #include "dist/nccl/open.h"
 
 namespace lockstep {
@@ -52,7 +56,13 @@ class Nccl : public DeviceTransport, private DeviceSums {
     return nullptr;
   }
 
+  bool folds(const DeviceWindow& window) const override {
+    return window.fold() && host_.topology().hosts_are_blocks();
+  }
+  size_t arrival_bytes() const override { return most_to_fold_; }
+
   Report exchange(DeviceWindow& window, Used sent, Used received, Places places) override {
+    if (folds(window)) return exchange_folded(window, sent, places);
     const int me = host_.rank();
     const auto bytes = [&](int p) { return sent.empty() ? window.part_bytes(p) : sent[p]; };
     const auto comes = [&](int p) { return received.empty() ? bytes(me) : received[p]; };
@@ -60,12 +70,8 @@ class Nccl : public DeviceTransport, private DeviceSums {
     check_nccl(ncclGroupStart(), "ncclGroupStart");
     for (int p = 0; p < host_.size(); ++p) {
       if (p == me) continue;
-      if (bytes(p) > 0)
-        post(ncclSend(window.part(p).data(), bytes(p), ncclUint8, p, communicator_, stream_),
-             "ncclSend");
-      if (comes(p) > 0)
-        post(ncclRecv(places[p].data(), comes(p), ncclUint8, p, communicator_, stream_),
-             "ncclRecv");
+      send(window.part(p).first(bytes(p)), p);
+      receive(places[p].first(comes(p)), p);
       count(report.traffic, p, bytes(p));
     }
     finish_group("exchange", window);
@@ -120,6 +126,70 @@ class Nccl : public DeviceTransport, private DeviceSums {
   }
 
  private:
+  using Part = std::function<std::span<std::byte>(int p)>;  // what is used of it, in my window
+
+  // In two groups: what my host's ranks have for a part comes to the one that deals with it, and
+  // what that makes of it goes to the owner.
+  Report exchange_folded(DeviceWindow& window, Used used, Places places) {
+    const Topology& where = host_.topology();
+    const int me = where.rank, host = where.host_of[me];
+    const Part part = [&](int p) {
+      return window.part(p).first(used.empty() ? window.part_bytes(p) : used[p]);
+    };
+    Report report{Clock::now(), {}};
+    const std::vector<int> mine = fold_within_host(window, part);
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    for (int p : mine) {
+      if (p == me) continue;
+      send(part(p), p);
+      report.traffic.to_hosts += part(p).size();
+    }
+    for (int h = 0; h < where.hosts; ++h)
+      if (h != host) receive(places[h].first(part(me).size()), dealer(me, h));
+    finish_group("exchange between hosts", window);
+    for (int p = 0; p < where.size; ++p)
+      if (p != me) report.traffic.to_ranks += part(p).size();
+    return report;
+  }
+
+  // Returns the parts that I deal with: in my window stands then what my host has for them.
+  std::vector<int> fold_within_host(DeviceWindow& window, const Part& part) {
+    const Topology& where = host_.topology();
+    const int me = where.rank, host = where.host_of[me];
+    const std::vector<int> peers = where.ranks_on(host);
+    std::vector<int> mine;
+    std::vector<size_t> bytes;  // by part and peer
+    for (int p = 0; p < where.size; ++p) {
+      if (dealer(p, host) != me) continue;
+      mine.push_back(p);
+      for (int peer : peers) bytes.push_back(peer == me ? 0 : part(p).size());
+    }
+    Arrivals arrivals(bytes, most_to_fold_);
+    const auto of_peers = [&](size_t i) {
+      return std::span(arrivals.places()).subspan(i * peers.size(), peers.size());
+    };
+    check_nccl(ncclGroupStart(), "ncclGroupStart");
+    for (int p = 0; p < where.size; ++p)
+      if (const int to = dealer(p, host); to != me) send(part(p), to);
+    for (size_t i = 0; i < mine.size(); ++i)
+      for (size_t k = 0; k < peers.size(); ++k) receive(of_peers(i)[k], peers[k]);
+    finish_group("exchange within hosts", window);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      const std::span<std::byte> folded = part(mine[i]);
+      std::vector<ByteView> views(of_peers(i).begin(), of_peers(i).end());
+      views[where.local_rank] = folded;
+      window.fold()(views, {&folded, 1});
+    }
+    return mine;
+  }
+
+  // Of the ranks of a host, the one that deals with part p: different ones for different parts.
+  int dealer(int p, int host) const {
+    if (host_.topology().host_of[p] == host) return p;
+    const std::vector<int> ranks = host_.topology().ranks_on(host);
+    return ranks[p % ranks.size()];
+  }
+
   // Parts of one size are what ncclReduceScatter is for; of others each is a reduction of its own,
   // and NCCL runs a group of them at once. Both send what an exchange sends.
   Report reduce_scatter(DeviceWindow& window, std::span<const size_t> used) override {
@@ -164,6 +234,16 @@ class Nccl : public DeviceTransport, private DeviceSums {
   static size_t floats(size_t bytes) {
     check(bytes % sizeof(float) == 0, "[nccl] a part of {} bytes is not floats", bytes);
     return bytes / sizeof(float);
+  }
+
+  void send(ByteView bytes, int to) {
+    if (!bytes.empty())
+      post(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, communicator_, stream_), "ncclSend");
+  }
+  void receive(std::span<std::byte> place, int from) {
+    if (!place.empty())
+      post(ncclRecv(place.data(), place.size(), ncclUint8, from, communicator_, stream_),
+           "ncclRecv");
   }
 
   struct Queued {
@@ -230,7 +310,8 @@ class Nccl : public DeviceTransport, private DeviceSums {
   const NcclReduce reduce_;
   ncclComm_t communicator_ = nullptr;
   std::deque<Queued> queued_;
-  Clock::time_point since_;  // of the last progress
+  std::atomic<size_t> most_to_fold_ = 0;  // bytes, in one operation
+  Clock::time_point since_;               // of the last progress
 };
 
 }  // namespace

@@ -75,15 +75,16 @@ enum class Operation { exchange, all_reduce };
 
 // Every rank's window when the sums are there; of an exchange, each rank's own part of it counts.
 std::vector<Floats> sums(const std::vector<size_t>& floats, NcclReduce reduce, Operation operation,
-                         bool may_sum = true) {
+                         bool may_sum = true, int ranks_per_host = 0) {
   const size_t total = std::accumulate(floats.begin(), floats.end(), size_t{0});
   std::vector<size_t> bytes;
   for (size_t n : floats) bytes.push_back(n * sizeof(float));
   std::vector<Floats> result(floats.size(), Floats(total));
   cuda_on_cpu::nccl_sums.reduce_scatter = cuda_on_cpu::nccl_sums.reduce = 0;
   cuda_on_cpu::nccl_sums.all_reduce = 0;
-  on_devices(static_cast<int>(floats.size()), reduce, [&](Communicator& c) {
+  const auto sum_on = [&](Communicator& c) {
     const WindowPtr window = c.window("sums", bytes);
+    window->fold_with(sum_floats);
     if (may_sum) window->let_transport_sum();
     backend().stream().synchronize();  // it has been zeroed
     const Floats mine = given(c.rank(), total);
@@ -98,7 +99,8 @@ std::vector<Floats> sums(const std::vector<size_t>& floats, NcclReduce reduce, O
       if (p != c.rank())
         sent += bytes[p] + (operation == Operation::exchange ? 0 : bytes[c.rank()]);
     EXPECT_EQ(work.traffic().to_ranks, sent);
-  });
+  };
+  on_devices(static_cast<int>(floats.size()), reduce, sum_on, ranks_per_host);
   return result;
 }
 
@@ -195,8 +197,23 @@ TEST(NcclTold, AsManyBytesTravelAsTheDeviceWrote) {
   });
 }
 
-// On two hosts of two ranks: what is for one rank goes there, what is for all goes once to the
-// other host. The memory formula and the bound of a step (dist/memory.h) have the same figures.
+// Whatever the hosts; the last may be short.
+TEST(NcclReduceTest, SumsWithinHostsHaveTheBitsOfTheTree) {
+  for (const size_t ranks : {3, 4})
+    for (const auto& all : {alike, uneven})
+      for (const Operation operation : {Operation::exchange, Operation::all_reduce}) {
+        const std::vector<size_t> floats(all.begin(), all.begin() + ranks);
+        const std::vector<Floats> x = all_given(floats);
+        Floats expected(x[0].size());
+        for (size_t i = 0; i < expected.size(); ++i)
+          expected[i] = (x[0][i] + x[1][i]) + (ranks == 4 ? x[2][i] + x[3][i] : x[2][i]);
+        expect_parts(sums(floats, NcclReduce::own, operation, true, 2), expected, floats);
+      }
+}
+
+// On two hosts of two ranks: a sum of one host's two for a part of the other goes there once, and
+// so does what is for all. The memory formula and the bound of a step (dist/memory.h) have the same
+// figures.
 TEST(NcclTraffic, IsCountedByRankAndByHost) {
   on_devices(
       4, NcclReduce::own,
@@ -213,12 +230,14 @@ TEST(NcclTraffic, IsCountedByRankAndByHost) {
         give(parameters, all_of(parameters));
         const GradientReport report = exchange->finish();
         EXPECT_EQ(report.wire_bytes, 2 * bytes * (3 + 3) / 4);
-        EXPECT_EQ(report.host_bytes, 2 * bytes * (2 + 1) / 4);
+        EXPECT_EQ(report.host_bytes, 2 * bytes * (1 + 1) / 4);
         const MemoryModel model{.parameters = parameters, .unit_of = {}, .early = {}};
         for (double b : bucket_link_bytes(config, model, c.topology(), SumOrder::same_world, 1))
-          EXPECT_EQ(b, 2 * bytes * (2 + 1) / 4) << "of a host's two ranks";
-        EXPECT_EQ(memory_plan(config, model, c.topology(), SumOrder::same_world, 1, 8).arrivals,
-                  static_cast<double>(bytes) * 3 / 4);
+          EXPECT_EQ(b, 2 * bytes * (1 + 1) / 4) << "of a host's two ranks";
+        const MemoryBytes plan =
+            memory_plan(config, model, c.topology(), SumOrder::same_world, 1, 8);
+        EXPECT_EQ(plan.arrivals, static_cast<double>(bytes) * 3 / 4);
+        EXPECT_EQ(plan.arrivals, static_cast<double>(c.arrival_bytes()));
       },
       2);
 }
