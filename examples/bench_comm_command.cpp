@@ -152,11 +152,22 @@ std::vector<std::string> codec_choices() {
   return names;
 }
 
-std::string codec_help() {
-  std::string help = "Codecs:\n";
+std::string footer() {
+  std::string codecs;
   for (const CodecEntry& entry : codec_table())
-    help += fmt::format("  {:<8}{}\n", entry.name, entry.help);
-  return help;
+    codecs += fmt::format("  {:<8}{}\n", entry.name, entry.help);
+  return "Columns and bus factors are those of nccl-tests.\n"
+         "Example:\n"
+         "  mpirun -np 2 trainer bench comm -b 1M -e 128M -f 2 --json comm.json\n"
+         "\n"
+         "Codecs:\n" +
+         codecs +
+         "A codec pays where uncompressed fp32 gradients would be exchanged (algbw) at less than "
+         "its\n"
+         "break-even rate, (fp32 bytes - wire bytes) / (encode + decode time).\n"
+         "Example:\n"
+         "  trainer bench comm --backend local --codec all -b 16M -e 16M\n"
+         "  trainer bench comm --backend local --codec rows --touched 0.1";
 }
 
 // What can be said before any rank starts.
@@ -165,6 +176,32 @@ void check_codec_options(const CLI::App& command, const BenchCodecOptions& optio
     fail(Exit::usage, "[bench comm] --ratio means nothing to codec {}; use --codec topk or all",
          options.codec);
   for (const CodecEntry& entry : codec_table()) entry.make(options.codec_options);
+}
+
+// Of sizes and repetitions, for collectives and codecs alike.
+void add_size_options(CLI::App& command, BenchCommOptions& options) {
+  const CLI::Validator size = CLI::AsSizeValue(false).description("");
+  command
+      .add_option("-b,--minbytes", options.begin_bytes, "first size; K, M, G are powers of 1024")
+      ->transform(size)
+      ->capture_default_str();
+  command.add_option("-e,--maxbytes", options.end_bytes, "largest size")
+      ->transform(size)
+      ->capture_default_str();
+  CLI::Option* factor =
+      command
+          .add_option("-f,--stepfactor", options.factor, "from one size to the next: times this")
+          ->check(finite())
+          ->capture_default_str();
+  command.add_option("-i,--stepbytes", options.step_bytes, "from one size to the next: plus this")
+      ->transform(size)
+      ->excludes(factor);
+  command.add_option("-n,--iters", options.iterations, "timed iterations per size")
+      ->capture_default_str();
+  command.add_option("-w,--warmup_iters", options.warmup, "untimed iterations before them")
+      ->capture_default_str();
+  command.add_option("-c,--check", options.check, "1: count wrong elements; 0: do not")
+      ->capture_default_str();
 }
 
 // Returns --codec.
@@ -200,29 +237,9 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
   CLI::App* command =
       bench.add_subcommand("comm", "time and exactness of the collectives, or of the codecs");
   auto options = std::make_shared<CommOptions>();
-  BenchCommOptions& b = options->bench;
-  const CLI::Validator size = CLI::AsSizeValue(false).description("");
-  command->add_option("-b,--minbytes", b.begin_bytes, "first size; K, M, G are powers of 1024")
-      ->transform(size)
-      ->capture_default_str();
-  command->add_option("-e,--maxbytes", b.end_bytes, "largest size")
-      ->transform(size)
-      ->capture_default_str();
-  CLI::Option* factor =
-      command->add_option("-f,--stepfactor", b.factor, "from one size to the next: times this")
-          ->check(finite())
-          ->capture_default_str();
-  command->add_option("-i,--stepbytes", b.step_bytes, "from one size to the next: plus this")
-      ->transform(size)
-      ->excludes(factor);
-  command->add_option("-n,--iters", b.iterations, "timed iterations per size")
-      ->capture_default_str();
-  command->add_option("-w,--warmup_iters", b.warmup, "untimed iterations before them")
-      ->capture_default_str();
-  command->add_option("-c,--check", b.check, "1: count wrong elements; 0: do not")
-      ->capture_default_str();
+  add_size_options(*command, options->bench);
   CLI::Option* out_of_place =
-      command->add_flag("--mpi-out-of-place", b.mpi_out_of_place,
+      command->add_flag("--mpi-out-of-place", options->bench.mpi_out_of_place,
                         "give MPI's calls two buffers; ours always work in place");
   add_codec_options(*command, *options)->excludes(out_of_place);
   command->add_option("--backend", options->backend, "mpi: processes of mpirun; local: threads")
@@ -232,17 +249,7 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
-  command->footer(
-      "Columns and bus factors are those of nccl-tests.\n"
-      "Example:\n"
-      "  mpirun -np 2 trainer bench comm -b 1M -e 128M -f 2 --json comm.json\n"
-      "\n" +
-      codec_help() +
-      "A codec pays where uncompressed fp32 gradients would be exchanged (algbw) at less than its\n"
-      "break-even rate, (fp32 bytes - wire bytes) / (encode + decode time).\n"
-      "Example:\n"
-      "  trainer bench comm --backend local --codec all -b 16M -e 16M\n"
-      "  trainer bench comm --backend local --codec rows --touched 0.1");
+  command->footer(footer());
   command->callback([options, command, &exit] {
     options->codec = command->count("--codec") > 0;
     check_codec_options(*command, options->codecs);

@@ -130,12 +130,7 @@ void add_bench_gemm(CLI::App& bench, Exit& exit) {
   CLI::App* command =
       bench.add_subcommand("gemm", "the matrix products of a step, and the peak for MFU");
   auto options = std::make_shared<GemmOptionsOfCommand>();
-  command->add_option("--config", options->config, "run config whose shapes are measured")
-      ->type_name("FILE")
-      ->required();
-  command->add_option("--set", options->set, "override one key of it; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_config_options(*command, options->config, options->set)->required();
   command->add_option("--seconds", options->seconds, "time per layer")
       ->check(finite())
       ->check(CLI::PositiveNumber)

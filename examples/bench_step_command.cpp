@@ -74,76 +74,124 @@ Spread spread(const std::vector<Measured>& steps, Field field) {
   return {median(v), least, most};
 }
 
-// One line of the table and one field of the JSON.
-struct Table {
+// What rank 0 prints and writes; on the others nothing comes of it.
+struct Report {
   Json json;
   bool shown;
 
-  void row(const char* name, const Spread& s, int digits) {
-    if (shown)
-      fmt::print("{:<22}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", name, s.median, digits, s.least, digits,
-                 s.most, digits);
+  template <class... Args>
+  void print(fmt::format_string<Args...> text, Args&&... args) const {
+    if (shown) fmt::print(text, std::forward<Args>(args)...);
+  }
+  // One line and one field.
+  void row(const char* name, const Spread& s, int digits) { row(name, name, s, 1, digits); }
+  // As above; the JSON has bytes.
+  void row_of_bytes(const char* name, const Spread& s) {
+    row(name, fmt::format("{}, MB", name), s, 1e-6, 2);
+  }
+
+ private:
+  void row(const char* name, const std::string& label, const Spread& s, double unit, int digits) {
+    print("{:<22}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", label, unit * s.median, digits, unit * s.least,
+          digits, unit * s.most, digits);
     json[name] = {{"median", s.median}, {"min", s.least}, {"max", s.most}};
   }
 };
 
+Report begin_report(const StepOptions& options, const Config& config, Replica& replica,
+                    const Communicator& communicator, const FlopsPerToken& flops) {
+  const Report report{{{"config", options.config},
+                       {"precision", config.train.precision},
+                       {"ranks", communicator.size()},
+                       {"threads", num_threads()}},
+                      communicator.rank() == 0};
+  report.print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n",
+               config.model.arch, options.config, replica.model().parameter_count(),
+               config.train.precision, communicator.size(), num_threads(),
+               replica.tokens_per_step());
+  report.print(
+      "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention)\n",
+      flops.total(), flops.matmul, flops.attention);
+  return report;
+}
+
+// `flops`: of a step, all ranks together.
+void show_steps(Report& report, const std::vector<Measured>& steps, double flops, int ranks) {
+  report.print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max",
+               steps.size());
+  const auto row = [&](const char* name, int digits, auto field) {
+    report.row(name, spread(steps, field), digits);
+  };
+  const auto row_of_bytes = [&](const char* name, auto field) {
+    report.row_of_bytes(name, spread(steps, field));
+  };
+  const auto mfu = [&](const Measured& m) {
+    return flops / (m.step.step_ms * 1e6) / (m.peak * ranks);
+  };
+  row("tokens_per_s", 0, [](auto& m) { return m.step.tokens_per_s; });
+  row("peak_gflops", 0, [](auto& m) { return m.peak; });
+  row("mfu", 3, mfu);
+  row("step_ms", 1, [](auto& m) { return m.step.step_ms; });
+  row("compute_ms", 1, [](auto& m) { return m.step.compute_ms; });
+  row("comm_ms", 2, [](auto& m) { return m.step.comm_ms; });
+  row("exposed_comm_ms", 2, [](auto& m) { return m.step.exposed_comm_ms; });
+  row("wait_ms", 2, [](auto& m) { return m.step.wait_ms; });
+  row("data_ms", 2, [](auto& m) { return m.step.data_ms; });
+  row_of_bytes("wire_bytes", [](auto& m) { return m.step.wire_bytes; });
+  row_of_bytes("param_bytes", [](auto& m) { return m.step.param_bytes; });
+  row_of_bytes("host_bytes", [](auto& m) { return m.step.host_bytes; });
+  row("allocations", 0, [](auto& m) { return m.step.allocations; });
+  row("compression", 2, [](auto& m) { return m.step.compression; });
+}
+
 // `arrivals` of any rank, the most: beside what allocators count.
-void show_memory(Json& json, const MemoryStats& memory, int64_t arrivals, bool shown) {
-  if (shown) fmt::print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
-  for (int c = 0; c < category_count; ++c) {
-    const char* name = name_of(static_cast<Category>(c));
-    if (shown)
-      fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", name, 1e-6 * static_cast<double>(memory.current[c]),
-                 1e-6 * static_cast<double>(memory.peak[c]));
-    json["memory"][name] = {{"current", memory.current[c]}, {"peak", memory.peak[c]}};
-  }
-  if (shown)
-    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "total", 1e-6 * static_cast<double>(memory.total()),
-               1e-6 * static_cast<double>(memory.total_peak));
-  json["memory"]["total"] = {{"current", memory.total()}, {"peak", memory.total_peak}};
-  if (arrivals == 0) return;
-  if (shown)
-    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", "arrivals", 1e-6 * static_cast<double>(arrivals),
-               1e-6 * static_cast<double>(arrivals));
-  json["memory"]["arrivals"] = {{"current", arrivals}, {"peak", arrivals}};
+void show_memory(Report& report, const MemoryStats& memory, int64_t arrivals) {
+  report.print("\n{:<22}{:>14}{:>14}\n", "memory, MB", "now", "peak");
+  const auto row = [&](const char* name, int64_t current, int64_t peak) {
+    report.print("{:<22}{:>14.1f}{:>14.1f}\n", name, 1e-6 * static_cast<double>(current),
+                 1e-6 * static_cast<double>(peak));
+    report.json["memory"][name] = {{"current", current}, {"peak", peak}};
+  };
+  for (int c = 0; c < category_count; ++c)
+    row(name_of(static_cast<Category>(c)), memory.current[c], memory.peak[c]);
+  row("total", memory.total(), memory.total_peak);
+  if (arrivals > 0) row("arrivals", arrivals, arrivals);
 }
 
 // The formula for every stage, so that they can be compared before one is chosen; the allocator's
 // figures above are those of the stage that ran.
-void show_plans(Json& json, const Replica& replica, const DistConfig& dist, bool shown) {
+void show_plans(Report& report, const Replica& replica, const DistConfig& dist) {
   if (dist.reducer == "naive") return;
-  if (shown)
-    fmt::print("\n{:<22}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "formula, MB per rank",
+  report.print("\n{:<22}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "formula, MB per rank",
                "parameters", "gradients", "optimizer", "buffers", "arrivals", "total");
   for (int stage = 0; stage <= 3; ++stage) {
     const MemoryBytes plan = replica.memory_plan(stage);
-    if (shown)
-      fmt::print("{:<22}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n",
+    report.print("{:<22}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n",
                  fmt::format("zero_stage {}{}", stage, stage == dist.zero_stage ? " (ran)" : ""),
                  1e-6 * plan.parameters, 1e-6 * plan.gradients, 1e-6 * plan.optimizer,
                  1e-6 * plan.buffers, 1e-6 * plan.arrivals, 1e-6 * plan.total());
-    json["memory_formula"][stage] = {{"parameters", plan.parameters},
-                                     {"gradients", plan.gradients},
-                                     {"optimizer", plan.optimizer},
-                                     {"buffers", plan.buffers},
-                                     {"arrivals", plan.arrivals}};
+    report.json["memory_formula"][stage] = {{"parameters", plan.parameters},
+                                            {"gradients", plan.gradients},
+                                            {"optimizer", plan.optimizer},
+                                            {"buffers", plan.buffers},
+                                            {"arrivals", plan.arrivals}};
   }
 }
 
 // Slowest first, and not a whole cluster.
-void show_ranks(Json& json, std::span<const RankTime> by_rank, const Topology& where, bool shown) {
+void show_ranks(Report& report, std::span<const RankTime> by_rank, const Topology& where) {
   for (const RankTime& its : by_rank)
-    json["by_rank"].push_back({{"compute_ms", its.compute_ms}, {"data_ms", its.data_ms}});
-  if (!shown || by_rank.size() == 1) return;
+    report.json["by_rank"].push_back({{"compute_ms", its.compute_ms}, {"data_ms", its.data_ms}});
+  if (by_rank.size() == 1) return;
   std::vector<int> ranks(by_rank.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   std::ranges::sort(ranks, std::greater(), [&](int r) { return by_rank[r].ms(); });
   ranks.resize(std::min<size_t>(ranks.size(), 8));
-  fmt::print("\n{:<22}{:>14}{:>14}   until its gradients are complete; slowest first\n",
-             "by rank, ms", "computing", "data");
+  report.print("\n{:<22}{:>14}{:>14}   until its gradients are complete; slowest first\n",
+               "by rank, ms", "computing", "data");
   for (int r : ranks)
-    fmt::print("{:<22}{:>14.1f}{:>14.1f}\n", where.describe(r), by_rank[r].compute_ms,
-               by_rank[r].data_ms);
+    report.print("{:<22}{:>14.1f}{:>14.1f}\n", where.describe(r), by_rank[r].compute_ms,
+                 by_rank[r].data_ms);
 }
 
 struct Run {
@@ -181,82 +229,66 @@ Run measure(const std::vector<Use>& plan, bool parameters_travel, DType dtype, R
   return run;
 }
 
+// What the step takes at best, and what would make that less. Collective.
+void show_bound(Report& report, const StepOptions& options, const Config& config, Replica& replica,
+                Communicator& communicator, const Run& run) {
+  const OverlapReport overlap = report_overlap(communicator, run.apart, options.link_mbit);
+  const double step_ms = spread(run.steps, [](auto& m) { return m.step.step_ms; }).median;
+  report.json["overlap"] = Json::parse(to_json(overlap, step_ms));
+  if (report.shown) print_overlap(overlap, step_ms);
+  const auto answers = ask_what_if(communicator, config, replica, overlap, run.ranks.medians());
+  report.json["what_if"] = Json::parse(to_json(answers));
+  if (report.shown) print_what_if(answers);
+}
+
+// A device's host runs ahead of it, so what it notes says nothing of when a bucket is ready.
+bool has_bound(const Config& config, const Communicator& communicator) {
+  return config.dist.overlap && config.dist.reducer == "bucketed" && communicator.size() > 1 &&
+         Allocator::current().memory().on_host();
+}
+
 void run(const StepOptions& options, Config config, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
   if (first) check_json(options.json);
-  // A device's host runs ahead of it, so what it notes says nothing of when a bucket is ready.
-  const bool overlaps = config.dist.overlap && config.dist.reducer == "bucketed" &&
-                        communicator.size() > 1 && Allocator::current().memory().on_host();
-  if (options.link_mbit > 0 && (!overlaps || options.apart == 0))
+  const int apart = has_bound(config, communicator) ? options.apart : 0;
+  if (options.link_mbit > 0 && apart == 0)
     fail(Exit::usage,
          "[bench step] --link-mbit is for the bound of the overlap, which needs several ranks, "
          "train.device cpu, dist.overlap, dist.reducer bucketed and --apart; leave it out");
   const bool parameters_travel = config.dist.zero_stage > 0;
-  const std::vector<Use> plan =
-      plan_steps(options, overlaps ? options.apart : 0, parameters_travel);
+  const std::vector<Use> plan = plan_steps(options, apart, parameters_travel);
   config.train.steps = std::ssize(plan);
   Replica replica(config, communicator);
   const MachineLoad load;
   Allocator::current().reset_peak();  // while it is built, it may hold more than ever after
   const Run measured =
       measure(plan, parameters_travel, config.train.dtype(), replica, communicator);
-  const std::vector<Measured>& steps = measured.steps;
   const std::string busy = load.warning(communicator);
   const MemoryStats memory = replica.memory();
 
   const FlopsPerToken flops = replica.model().flops_per_token(config.train.seq_len);
-  const auto mfu = [&](const Measured& m) {
-    return flops.total() * static_cast<double>(m.step.tokens) / (m.step.step_ms * 1e6) /
-           (m.peak * communicator.size());
-  };
-  if (first) {
-    fmt::print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n",
-               config.model.arch, options.config, replica.model().parameter_count(),
-               config.train.precision, communicator.size(), num_threads(),
-               replica.tokens_per_step());
-    fmt::print(
-        "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention)\n",
-        flops.total(), flops.matmul, flops.attention);
-    fmt::print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max",
-               steps.size());
-  }
-  Table table{{{"config", options.config},
-               {"precision", config.train.precision},
-               {"ranks", communicator.size()},
-               {"threads", num_threads()}},
-              first};
-  table.row("tokens_per_s", spread(steps, [](auto& m) { return m.step.tokens_per_s; }), 0);
-  table.row("peak_gflops", spread(steps, [](auto& m) { return m.peak; }), 0);
-  table.row("mfu", spread(steps, mfu), 3);
-  table.row("step_ms", spread(steps, [](auto& m) { return m.step.step_ms; }), 1);
-  table.row("compute_ms", spread(steps, [](auto& m) { return m.step.compute_ms; }), 1);
-  table.row("comm_ms", spread(steps, [](auto& m) { return m.step.comm_ms; }), 2);
-  table.row("exposed_comm_ms", spread(steps, [](auto& m) { return m.step.exposed_comm_ms; }), 2);
-  table.row("wait_ms", spread(steps, [](auto& m) { return m.step.wait_ms; }), 2);
-  table.row("data_ms", spread(steps, [](auto& m) { return m.step.data_ms; }), 2);
-  table.row("wire_bytes", spread(steps, [](auto& m) { return m.step.wire_bytes; }), 0);
-  table.row("allocations", spread(steps, [](auto& m) { return m.step.allocations; }), 0);
-  table.row("param_bytes", spread(steps, [](auto& m) { return m.step.param_bytes; }), 0);
-  table.row("host_bytes", spread(steps, [](auto& m) { return m.step.host_bytes; }), 0);
-  table.row("compression", spread(steps, [](auto& m) { return m.step.compression; }), 2);
-  const std::vector<RankTime> by_rank = measured.ranks.medians();
-  show_ranks(table.json, by_rank, communicator.topology(), first);
-  if (!measured.apart.empty()) {
-    const OverlapReport report = report_overlap(communicator, measured.apart, options.link_mbit);
-    const double step_ms = spread(steps, [](auto& m) { return m.step.step_ms; }).median;
-    table.json["overlap"] = Json::parse(to_json(report, step_ms));
-    if (first) print_overlap(report, step_ms);
-    const auto answers = ask_what_if(communicator, config, replica, report, by_rank);
-    table.json["what_if"] = Json::parse(to_json(answers));
-    if (first) print_what_if(answers);
-  }
+  Report report = begin_report(options, config, replica, communicator, flops);
+  show_steps(report, measured.steps, flops.total() * static_cast<double>(replica.tokens_per_step()),
+             communicator.size());
+  show_ranks(report, measured.ranks.medians(), communicator.topology());
+  if (apart > 0) show_bound(report, options, config, replica, communicator, measured);
   const auto arrivals = static_cast<int64_t>(communicator.arrival_bytes());
-  show_memory(table.json, memory, max_over_ranks(communicator, arrivals), first);
-  show_plans(table.json, replica, config.dist, first);
-  table.json["busy_machine"] = busy;
+  show_memory(report, memory, max_over_ranks(communicator, arrivals));
+  show_plans(report, replica, config.dist);
+  report.json["busy_machine"] = busy;
   if (first) print_load(busy);
-  if (first && !options.json.empty()) write_json(options.json, table.json.dump(2));
+  if (first && !options.json.empty()) write_json(options.json, report.json.dump(2));
 }
+
+constexpr const char* kFooter =
+    "The bound is what a step takes if buckets travel one after the other in their order, each\n"
+    "as soon as it is ready and the one before it has arrived, at the rate of the link, while\n"
+    "backward goes on; the update waits for the last one, forward for gathered parameters. It\n"
+    "counts no latency and no processor time for communication, and takes each moment from the\n"
+    "slowest rank.\n"
+    "Example:\n"
+    "  mpirun -np 2 trainer bench step --config configs/bench-small.json "
+    "--set train.precision=bf16";
 
 }  // namespace
 
@@ -264,12 +296,7 @@ void add_bench_step(CLI::App& bench, Exit& exit) {
   CLI::App* command =
       bench.add_subcommand("step", "tokens/s, MFU, time split and memory of training steps");
   auto options = std::make_shared<StepOptions>();
-  command->add_option("--config", options->config, "run config, a JSON file")
-      ->type_name("FILE")
-      ->required();
-  command->add_option("--set", options->set, "override one key of it; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_config_options(*command, options->config, options->set)->required();
   command->add_option("--steps", options->steps, "steps that count")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -290,16 +317,7 @@ void add_bench_step(CLI::App& bench, Exit& exit) {
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   command->add_option("--json", options->json, "write the figures there, too")->type_name("FILE");
-  command->footer(
-      "The bound is what a step takes if buckets travel one after the other in their order, each "
-      "as\n"
-      "soon as it is ready and the one before it has arrived, at the rate of the link, while "
-      "backward\n"
-      "goes on; the update waits for the last one, forward for gathered parameters. It counts no\n"
-      "latency and no processor time for communication, and takes each moment from the slowest "
-      "rank.\n"
-      "Example:\n  mpirun -np 2 trainer bench step --config configs/bench-small.json --set "
-      "train.precision=bf16");
+  command->footer(kFooter);
   command->callback([options, &exit] {
     const Config config = read_config(options->config, options->set);
     run_ranks(config, [&](Communicator& communicator) { run(*options, config, communicator); });

@@ -1,4 +1,4 @@
-// Data-parallel training, one step at a time. Read next: trainer.cpp.
+// Data-parallel training, one step at a time. Read step() first. Read next: trainer.cpp.
 #include "examples/replica.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include "core/ops.h"
 #include "data/prepare.h"
 #include "dist/verify.h"
-#include "examples/stopwatch.h"
+#include "examples/step_account.h"
 #include "examples/validate.h"
 #include "optim/schedule.h"
 
@@ -37,8 +37,11 @@ bool sharded(const DistConfig& dist) {
   return dist.zero_stage == 3;
 }
 
-SumOrder sum_order(const TrainConfig& train) {
-  return train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
+// Read once all of a step is on its way: of a device this waits for it.
+std::vector<double> numbers_in(const std::vector<Tensor>& scalars) {
+  std::vector<double> numbers;
+  for (const Tensor& scalar : scalars) numbers.push_back(scalar.item<float>());
+  return numbers;
 }
 
 // In fp64 and in order of the micro batches' global index, so that the sum does not depend on how
@@ -51,11 +54,6 @@ double sum_in_order(const std::vector<std::vector<double>>& by_rank, Deal deal) 
   return sum;
 }
 
-// What ranks send once they compress: for onebit_adam, momenta.
-double sent_momentum(const OptimConfig& optim) {
-  return optim.name == "onebit_adam" ? optim.betas[0] : 0;
-}
-
 }  // namespace
 
 Replica::Replica(const Config& config, Communicator& communicator)
@@ -64,9 +62,9 @@ Replica::Replica(const Config& config, Communicator& communicator)
       accumulation_(accumulation(config, communicator.size())),
       model_(config.model, config.train.dtype(), config.train.seed, !sharded(config.dist)),
       parameters_(model_.parameters()),
-      gradients_(make_data_parallel(config.dist, communicator, parameters_, units_of(model_),
-                                    sum_order(config.train), initialise_later(),
-                                    sent_momentum(config.optim))),
+      unit_of_(units_of(model_)),
+      gradients_(make_data_parallel(config.dist, communicator, parameters_, unit_of_, sum_order(),
+                                    initialise_later(), sent_momentum())),
       optimizer_(
           make_optimizer(config.optim, gradients_->shards(), config.dist.compression.warmup_steps)),
       train_data_(open_train_data(config.data, config.model.vocab_size, config.train.seed)),
@@ -84,6 +82,15 @@ Replica::Replica(const Config& config, Communicator& communicator)
   start_after(0, 0);
 }
 
+SumOrder Replica::sum_order() const {
+  return config_.train.reproducible == "any_world" ? SumOrder::any_world : SumOrder::same_world;
+}
+
+// Of what ranks send once they compress; 0: gradients. For onebit_adam, momenta.
+double Replica::sent_momentum() const {
+  return config_.optim.name == "onebit_adam" ? config_.optim.betas[0] : 0;
+}
+
 // Sharded parameters are drawn one by one, because all of them may not fit.
 Initialise Replica::initialise_later() const {
   if (!sharded(config_.dist)) return {};
@@ -94,10 +101,9 @@ Initialise Replica::initialise_later() const {
 
 // Whoever uses parameters says so: a child its own and those it borrows.
 void Replica::attach_units() {
-  const std::vector<size_t> unit_of = units_of(model_);
   const auto unit_of_tensor = [&](const Tensor& tensor) {
     const auto same = [&](const NamedTensor& p) { return p.tensor.node() == tensor.node(); };
-    return unit_of[std::ranges::find_if(parameters_, same) - parameters_.begin()];
+    return unit_of_[std::ranges::find_if(parameters_, same) - parameters_.begin()];
   };
   for (Module* child : model_.children()) {
     std::set<size_t> units;
@@ -120,53 +126,18 @@ void Replica::attach_units() {
 
 StepMetrics Replica::step(int64_t t) {
   communicator_.enter({Phase::step, t});
-  const Stopwatch clock;
-  const int64_t allocations = memory().system_allocations;
-  const double data_before = loader_->waited_seconds();
-
+  StepAccount account(*loader_, memory());
   plan(t);
   std::vector<Tensor> sums;
   for (int64_t micro = 0; micro < accumulation_; ++micro) sums.push_back(train_micro_batch(micro));
   const GradientReport report = gradients_->finish();
-  // Read only now: a device would be waited for.
-  std::vector<double> losses;
-  for (const Tensor& sum : sums) losses.push_back(sum.item<float>());
-  const double data_ms = 1e3 * (loader_->waited_seconds() - data_before);
-  const RankTime mine = {clock.ms() - report.exposed_ms - data_ms, data_ms};
-  const Stopwatch sync;
+  const std::vector<double> losses = numbers_in(sums);
+  const RankTime mine = account.gradients_complete(report);
   const double loss = tell_others(losses, mine) / static_cast<double>(tokens_per_step());
-  const double sync_ms = sync.ms();
+  account.losses_known();
   clip_or_skip(report, loss);
   update();
-
-  StepMetrics m;
-  m.step = t;
-  m.loss = loss;
-  m.lr = scalars_.lr;
-  m.grad_norm = report.norm;
-  m.tokens = tokens_per_step();
-  m.data_ms = data_ms;
-  m.comm_ms = report.comm_ms;
-  // What finish() waited beyond the communication itself, it waited for others to run.
-  m.exposed_comm_ms = std::min(report.exposed_ms - report.wait_ms, report.comm_ms);
-  m.wait_ms = report.exposed_ms - m.exposed_comm_ms + sync_ms;
-  m.wire_bytes = report.wire_bytes + report.param_bytes;
-  m.param_bytes = report.param_bytes;
-  m.host_bytes = report.host_bytes;
-  m.compression = report.packed_bytes > 0 ? static_cast<double>(report.plain_bytes) /
-                                                static_cast<double>(report.packed_bytes)
-                                          : 1.0;
-  m.step_ms = clock.ms();
-  m.compute_ms = m.step_ms - m.data_ms - m.exposed_comm_ms - m.wait_ms;
-  const SlowestRank slowest = slowest_rank(rank_times_);
-  m.slowest_rank = slowest.rank;
-  m.imbalance = slowest.imbalance;
-  m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
-  m.samples_per_s = m.tokens_per_s / static_cast<double>(config_.train.seq_len);
-  m.skipped = skipped_in_a_row_;
-  m.peak_bytes = memory().total_peak;
-  m.allocations = memory().system_allocations - allocations;
-  return m;
+  return metrics(loss, report, account.costs(report, memory()));
 }
 
 // What this step's kernels read instead of arguments.
@@ -240,7 +211,7 @@ void Replica::update() {
 
 // From the second moments as they are frozen, so a resume need not know of it.
 void Replica::precondition() {
-  if (sent_momentum(config_.optim) > 0) gradients_->precondition(optimizer_->second_moments());
+  if (sent_momentum() > 0) gradients_->precondition(optimizer_->second_moments());
 }
 
 // In one exchange all that ranks want to know of each other's step. Returns the sum of all losses.
@@ -255,6 +226,22 @@ double Replica::tell_others(const std::vector<double>& losses, const RankTime& m
     theirs.erase(times, theirs.end());
   }
   return sum_in_order(all, deal());
+}
+
+// What the step did, beside what it cost.
+StepMetrics Replica::metrics(double loss, const GradientReport& report, StepMetrics m) const {
+  m.step = scalars_.step;
+  m.loss = loss;
+  m.lr = scalars_.lr;
+  m.grad_norm = report.norm;
+  m.tokens = tokens_per_step();
+  m.tokens_per_s = 1e3 * static_cast<double>(m.tokens) / m.step_ms;
+  m.samples_per_s = m.tokens_per_s / static_cast<double>(config_.train.seq_len);
+  m.skipped = skipped_in_a_row_;
+  const SlowestRank slowest = slowest_rank(rank_times_);
+  m.slowest_rank = slowest.rank;
+  m.imbalance = slowest.imbalance;
+  return m;
 }
 
 double Replica::sum_over_ranks(const std::vector<double>& by_micro_batch) {
@@ -328,13 +315,12 @@ void Replica::start_after(int64_t t, int64_t skipped_in_a_row) {
 
 // Unit by unit, because more than one may not fit.
 void Replica::verify() {
-  const std::vector<size_t> unit_of = units_of(model_);
   std::string lines;
   for (size_t begin = 0, end; begin < parameters_.size(); begin = end) {
-    end = std::ranges::upper_bound(unit_of, unit_of[begin]) - unit_of.begin();
-    gradients_->acquire(unit_of[begin]);
+    end = std::ranges::upper_bound(unit_of_, unit_of_[begin]) - unit_of_.begin();
+    gradients_->acquire(unit_of_[begin]);
     lines += describe_with_hashes(std::span(parameters_).subspan(begin, end - begin));
-    gradients_->release(unit_of[begin]);
+    gradients_->release(unit_of_[begin]);
   }
   check_same(communicator_, "weights", lines);
 }
@@ -354,36 +340,6 @@ std::vector<NamedTensor> Replica::state() const {
   for (const auto& more : {optimizer_->state(), gradients_->state()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-// A tied embedding's gradient begins with the head's.
-MemoryModel Replica::memory_model() const {
-  MemoryModel model{parameters_, units_of(model_), {}, config_.train.device == "cuda"};
-  for (const Module* child : model_.children())
-    for (const NamedTensor& borrowed : child->borrowed())
-      for (size_t i = 0; i < parameters_.size(); ++i)
-        if (parameters_[i].name == borrowed.name) model.early.push_back(i);
-  return model;
-}
-
-MemoryBytes Replica::memory_plan(int zero_stage) const {
-  DistConfig dist = config_.dist;
-  dist.zero_stage = zero_stage;
-  return lockstep::memory_plan(
-      dist, memory_model(), communicator_.topology(), sum_order(config_.train), accumulation_,
-      state_bytes_per_element(config_.optim, config_.train.dtype()), sent_momentum(config_.optim));
-}
-
-WireBytes Replica::wire_plan() const {
-  return lockstep::wire_plan(config_.dist, memory_model(), communicator_.size(),
-                             sum_order(config_.train), accumulation_);
-}
-
-std::vector<double> Replica::bucket_link_bytes(const std::string& codec) const {
-  DistConfig dist = config_.dist;
-  dist.compression.codec = codec;
-  return lockstep::bucket_link_bytes(dist, memory_model(), communicator_.topology(),
-                                     sum_order(config_.train), accumulation_);
 }
 
 // What is recorded has an allocator of its own; what both hold at most is at most the sum.

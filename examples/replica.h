@@ -79,6 +79,8 @@ class Replica {
   MemoryStats memory() const;                                  // of this rank, recordings included
 
  private:
+  SumOrder sum_order() const;
+  double sent_momentum() const;
   Initialise initialise_later() const;
   void attach_units();
   MemoryModel memory_model() const;
@@ -91,6 +93,7 @@ class Replica {
   void update();
   void precondition();
   double tell_others(const std::vector<double>& losses, const RankTime& mine);
+  StepMetrics metrics(double loss, const GradientReport& report, StepMetrics m) const;
   double sum_over_ranks(const std::vector<double>& by_micro_batch);
   Deal deal() const;
 
@@ -99,6 +102,7 @@ class Replica {
   int64_t accumulation_;
   Gpt model_;
   std::vector<NamedTensor> parameters_;
+  std::vector<size_t> unit_of_;  // by parameter
   std::unique_ptr<DataParallel> gradients_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Dataset> train_data_, val_data_;

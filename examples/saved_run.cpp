@@ -79,6 +79,49 @@ std::optional<ConfigChange> forbidden(const std::vector<ConfigChange>& changes) 
   return {};
 }
 
+void refuse_other_samples(const SavedRun& saved, const SavedRun& now) {
+  if (saved.global_batch != now.global_batch)
+    fail(Exit::config,
+         "[train.global_batch] is {} samples but the checkpoint was made with {}; set it to {} (0, "
+         "the default, follows the number of ranks)",
+         now.global_batch, saved.global_batch, saved.global_batch);
+  if (saved.data_identity != now.data_identity)
+    fail(Exit::config, "[data.train] is other data ({}) than the checkpoint was made with ({})",
+         now.data_identity, saved.data_identity);
+  if (saved.tokenizer != now.tokenizer)
+    fail(Exit::config,
+         "[data.tokenizer] is another one ({}) than the checkpoint was made with ({}); set it back",
+         now.tokenizer, saved.tokenizer);
+}
+
+constexpr const char* kOtherBits = "; bits may differ";
+
+// Lines on what is allowed to differ, and does.
+struct Notes {
+  std::vector<std::string> lines;
+
+  template <class T>
+  void compare(std::string_view what, const T& before, const T& after,
+               const char* effect = kOtherBits) {
+    if (before != after)
+      lines.push_back(fmt::format("{} was {} and is {} now{}", what, before, after, effect));
+  }
+};
+
+using Environment = std::map<std::string, std::string>;
+
+void compare_environments(Notes& notes, const Environment& before, const Environment& after) {
+  const auto value_in = [](const Environment& variables, const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? "not set" : "\"" + found->second + "\"";
+  };
+  Environment either = before;
+  either.insert(after.begin(), after.end());
+  for (const auto& [name, value] : either)
+    if (!name.starts_with("OMPI_"))  // how bytes travel, never what they are
+      notes.compare("the environment's " + name, value_in(before, name), value_in(after, name));
+}
+
 }  // namespace
 
 std::string SavedRun::resume() const {
@@ -128,12 +171,6 @@ std::optional<ConfigChange> other_run(const std::string& before, const std::stri
 }
 
 std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& now) {
-  std::vector<std::string> notes;
-  const auto note = [&](std::string_view what, const auto& before, const auto& after,
-                        const char* effect) {
-    if (before != after)
-      notes.push_back(fmt::format("{} was {} and is {} now{}", what, before, after, effect));
-  };
   const Json before = Json::parse(saved.config).flatten(),
              after = Json::parse(now.config).flatten();
   const std::vector<ConfigChange> changed = changes(before, after);
@@ -142,44 +179,25 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
          "[{}] is {} but the checkpoint was made with {}; set it back, or start another run_dir "
          "with model.init_from",
          change->key, change->after, change->before);
+  refuse_other_samples(saved, now);
+
+  Notes notes;
   for (const ConfigChange& change : changed)
     if (matches(noted_keys, change.key))
-      note(change.key, change.before, change.after,
-           change.key == "train.steps" ? "; the learning rate follows" : "; bits may differ");
-  if (saved.global_batch != now.global_batch)
-    fail(Exit::config,
-         "[train.global_batch] is {} samples but the checkpoint was made with {}; set it to {} (0, "
-         "the default, follows the number of ranks)",
-         now.global_batch, saved.global_batch, saved.global_batch);
-  if (saved.data_identity != now.data_identity)
-    fail(Exit::config, "[data.train] is other data ({}) than the checkpoint was made with ({})",
-         now.data_identity, saved.data_identity);
-  if (saved.tokenizer != now.tokenizer)
-    fail(Exit::config,
-         "[data.tokenizer] is another one ({}) than the checkpoint was made with ({}); set it back",
-         now.tokenizer, saved.tokenizer);
+      notes.compare(change.key, change.before, change.after,
+                    change.key == "train.steps" ? "; the learning rate follows" : kOtherBits);
   // One tree over all micro-batches of a step, whoever computes and adds them.
   const bool any_world = before.value("/train/reproducible", "") == "any_world" &&
                          after.value("/train/reproducible", "") == "any_world";
-  note("the number of ranks", saved.ranks, now.ranks,
-       any_world ? ": the same samples and the same bits"
-                 : ": the same samples, but bits may differ");
+  notes.compare("the number of ranks", saved.ranks, now.ranks,
+                any_world ? ": the same samples and the same bits"
+                          : ": the same samples, but bits may differ");
   if (!any_world)
-    note("the sum over micro-batches (dist.accumulate)", saved.accumulate, now.accumulate,
-         "; bits may differ");
-  note("threads per rank", saved.threads, now.threads, "; bits may differ");
-  note("the instruction set", saved.cpu, now.cpu, "; bits may differ");
-  const auto value_in = [](const SavedRun& run, const std::string& name) {
-    const auto found = run.environment.find(name);
-    return found == run.environment.end() ? "not set" : "\"" + found->second + "\"";
-  };
-  std::map<std::string, std::string> either = saved.environment;
-  either.insert(now.environment.begin(), now.environment.end());
-  for (const auto& [name, value] : either)
-    if (!name.starts_with("OMPI_"))  // how bytes travel, never what they are
-      note("the environment's " + name, value_in(saved, name), value_in(now, name),
-           "; bits may differ");
-  return notes;
+    notes.compare("the sum over micro-batches (dist.accumulate)", saved.accumulate, now.accumulate);
+  notes.compare("threads per rank", saved.threads, now.threads);
+  notes.compare("the instruction set", saved.cpu, now.cpu);
+  compare_environments(notes, saved.environment, now.environment);
+  return std::move(notes.lines);
 }
 
 }  // namespace lockstep

@@ -43,10 +43,7 @@ Exit train_action(const TrainOptions& options) {
 void add_train_command(CLI::App& app, Exit& exit) {
   CLI::App* command = app.add_subcommand("train", "train a model, or resume; the default");
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("--config", options->config, "run config, a JSON file")->type_name("FILE");
-  command->add_option("--set", options->set, "override one key of it; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_config_options(*command, options->config, options->set);
   command->add_flag("--print-config", options->print_config,
                     "print the config with all defaults and overrides, and stop");
   command->add_flag("--help-config", options->help_config,
