@@ -3,6 +3,9 @@
 // error.h.
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -26,6 +29,15 @@ inline bool room_helps(int reason) {
   fail(room ? Exit::restart : Exit::config, "[file] cannot {} {}: {}{}; {}", action, path,
        std::strerror(reason), detail,
        room ? "make room and run the same command again" : "check the folder and its rights");
+}
+
+// fsync of what was written to a file, or of the names in a folder, so that they survive a crash.
+inline void sync_path(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
+  const int reason = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (!synced) fail_to("sync", path, reason);
 }
 
 // Exceeding a file size limit becomes such an error, where by default it kills (SIGXFSZ). For the

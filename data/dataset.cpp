@@ -99,23 +99,29 @@ std::string SyntheticDataset::identity() const {
   return fmt::format("synthetic {} seed={} vocab={}", name_, seed_, vocab_size_);
 }
 
-std::unique_ptr<Dataset> open_train_data(const DataConfig& config, int64_t vocab_size,
-                                         uint64_t seed) {
+namespace {
+
+// `split`: "train" or "val". Null if no shards are named.
+std::unique_ptr<Dataset> open_split(const DataConfig& config, const char* split,
+                                    const std::string& shards, int64_t vocab_size, uint64_t seed) {
   validate(config);
   const DataFormat format = parse_data_format(config.format);
   if (format == DataFormat::synthetic)
-    return std::make_unique<SyntheticDataset>(seed, "train", vocab_size);
-  return std::make_unique<ShardDataset>(config.train, format, vocab_size);
+    return std::make_unique<SyntheticDataset>(seed, split, vocab_size);
+  if (shards.empty()) return nullptr;
+  return std::make_unique<ShardDataset>(shards, format, vocab_size);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_train_data(const DataConfig& config, int64_t vocab_size,
+                                         uint64_t seed) {
+  return open_split(config, "train", config.train, vocab_size, seed);
 }
 
 std::unique_ptr<Dataset> open_val_data(const DataConfig& config, int64_t vocab_size,
                                        uint64_t seed) {
-  validate(config);
-  const DataFormat format = parse_data_format(config.format);
-  if (format == DataFormat::synthetic)
-    return std::make_unique<SyntheticDataset>(seed, "val", vocab_size);
-  if (config.val.empty()) return nullptr;
-  return std::make_unique<ShardDataset>(config.val, format, vocab_size);
+  return open_split(config, "val", config.val, vocab_size, seed);
 }
 
 }  // namespace lockstep

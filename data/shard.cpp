@@ -188,12 +188,4 @@ void ShardWriter::finish() {
   sync_path(std::filesystem::absolute(path_).parent_path());
 }
 
-void sync_path(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
-  const int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!synced) fail_to("sync", path, reason);
-}
-
 }  // namespace lockstep

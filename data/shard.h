@@ -68,8 +68,4 @@ class ShardWriter {
   std::vector<std::byte> buffer_;
 };
 
-// fsync of a file, or of a folder after a change to its names, so that it survives a crash. Fails
-// likewise.
-void sync_path(const std::string& path);
-
 }  // namespace lockstep

@@ -22,8 +22,8 @@ std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
                                                      Communicator& communicator,
                                                      const std::vector<NamedTensor>& parameters,
                                                      const Bucket& bucket) {
-  return rules.in_place() ? make_direct_exchange(rules, communicator, parameters, bucket)
-                          : make_staged_exchange(rules, communicator, parameters, bucket);
+  return (rules.in_place() ? make_direct_exchange : make_staged_exchange)(rules, communicator,
+                                                                          parameters, bucket);
 }
 
 }  // namespace lockstep

@@ -72,18 +72,11 @@ class BucketExchange {
   static void add_work(const Work& work, GradientReport& report, std::vector<CommSpan>& spans);
 };
 
-// The kind that the rules ask for: in_place() or not.
-std::unique_ptr<BucketExchange> make_bucket_exchange(const ExchangeRules& rules,
-                                                     Communicator& communicator,
-                                                     const std::vector<NamedTensor>& parameters,
-                                                     const Bucket& bucket);
-std::unique_ptr<BucketExchange> make_direct_exchange(const ExchangeRules& rules,
-                                                     Communicator& communicator,
-                                                     const std::vector<NamedTensor>& parameters,
-                                                     const Bucket& bucket);
-std::unique_ptr<BucketExchange> make_staged_exchange(const ExchangeRules& rules,
-                                                     Communicator& communicator,
-                                                     const std::vector<NamedTensor>& parameters,
-                                                     const Bucket& bucket);
+using MakeBucketExchange = std::unique_ptr<BucketExchange>(
+    const ExchangeRules& rules, Communicator& communicator,
+    const std::vector<NamedTensor>& parameters, const Bucket& bucket);
+// The kind that the rules ask for: direct if they are in_place(), else staged.
+MakeBucketExchange make_bucket_exchange;
+MakeBucketExchange make_direct_exchange, make_staged_exchange;
 
 }  // namespace lockstep

@@ -35,20 +35,13 @@ class Plan {
     return sum;
   }
   double elements() const {
-    double sum = 0;
-    for (const auto& [name, tensor] : model_.parameters) sum += static_cast<double>(tensor.numel());
-    return sum;
+    return over_parameters([](const Tensor& whole) { return whole.numel(); });
   }
   double parameter_bytes() const {
-    double sum = 0;
-    for (const auto& [name, tensor] : model_.parameters) sum += static_cast<double>(tensor.bytes());
-    return sum;
+    return over_parameters([](const Tensor& whole) { return whole.bytes(); });
   }
   double cells() const {
-    double sum = 0;
-    for (const auto& [name, tensor] : model_.parameters)
-      sum += static_cast<double>(cell_count(tensor.numel()));
-    return sum;
+    return over_parameters([](const Tensor& whole) { return cell_count(whole.numel()); });
   }
 
   // Of the rank with the most.
@@ -210,11 +203,21 @@ class Plan {
     return sum;
   }
 
-  double payload(const Bucket& bucket, int p) const {
-    return options_.rules.in_place()
-               ? 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p])
-               : static_cast<double>(
-                     wire_bytes(options_.rules, model_.parameters, bucket.parts[p]));
+  template <class Size>
+  double over_parameters(Size size) const {
+    double sum = 0;
+    for (const auto& [name, tensor] : model_.parameters) sum += static_cast<double>(size(tensor));
+    return sum;
+  }
+  // Of part p; `encoded`: its bytes where gradients are not exchanged in place.
+  double bytes_of(const Bucket& bucket, int p, decltype(wire_bytes)& encoded) const {
+    return static_cast<double>(options_.rules.in_place()
+                                   ? sizeof(float) * (bucket.edges[p + 1] - bucket.edges[p])
+                                   : encoded(options_.rules, model_.parameters, bucket.parts[p]));
+  }
+  double payload(const Bucket& bucket, int p) const { return bytes_of(bucket, p, wire_bytes); }
+  double part_bytes(const Bucket& bucket, int p) const {
+    return bytes_of(bucket, p, wire_capacity);
   }
   // What its ranks have for a part of another host goes there once, or once per rank; its own parts
   // of the sum go once to every other host.
@@ -233,11 +236,6 @@ class Plan {
     for (int p = 0; p < ranks_; ++p)
       bytes += payload(bucket, p) * (ranks_ - 1) * (exchanges + (options_.rules.gather ? 1 : 0));
     return bytes;
-  }
-  double part_bytes(const Bucket& bucket, int p) const {
-    if (options_.rules.in_place())
-      return 4.0 * static_cast<double>(bucket.edges[p + 1] - bucket.edges[p]);
-    return static_cast<double>(wire_capacity(options_.rules, model_.parameters, bucket.parts[p]));
   }
   // Runs begin on cache lines.
   double sharded_bytes(const std::vector<CellRun>& part) const {

@@ -112,7 +112,7 @@ void write_manifest(const std::string& folder, const SaveRequest& request,
 
 // From here on the folder counts. One of the same step stands aside.
 void publish(const std::string& temporary, const std::string& path, const std::string& aside) {
-  sync_folder(temporary);
+  sync_path(temporary);
   const bool replaces = fs::exists(path);
   if (replaces) move_folder(path, aside);
   try {
@@ -135,27 +135,22 @@ void drop_older(const SaveRequest& request) {
 
 // --- loading --------------------------------------------------------------------------------
 
-template <class... Args>
-[[noreturn]] void refuse(const std::string& path, fmt::format_string<Args...> format,
-                         Args&&... args) {
-  fail(Exit::data, "[checkpoint] {}: {}", path, fmt::format(format, std::forward<Args>(args)...));
-}
-
 // The manifest's content, proved by its own checksum.
 json read_manifest(const std::string& path) {
   const std::string name = path + "/" + manifest_name;
   if (!fs::is_directory(path))
-    refuse(path, "no such folder; name one like RUN/checkpoints/step-00000100");
+    refuse_checkpoint(path, "no such folder; name one like RUN/checkpoints/step-00000100");
   if (!fs::exists(name))
-    refuse(path, "no {}; it is not a checkpoint, or a part of one was removed", manifest_name);
+    refuse_checkpoint(path, "no {}; it is not a checkpoint, or a part of one was removed",
+                      manifest_name);
   const json manifest = json::parse(MappedFile(name).text(), nullptr, false);
   if (!manifest.is_object() || !manifest.contains("checkpoint") || !manifest.contains("xxh3") ||
       manifest["xxh3"] != hex(checksum(manifest["checkpoint"])))
-    refuse(path, "{} is damaged: its checksum does not fit its content", manifest_name);
+    refuse_checkpoint(path, "{} is damaged: its checksum does not fit its content", manifest_name);
   json content = manifest["checkpoint"];
   if (content["version"] != format_version)
-    refuse(path, "written in version {} of the format, this program reads version {}",
-           content["version"].dump(), format_version);
+    refuse_checkpoint(path, "written in version {} of the format, this program reads version {}",
+                      content["version"].dump(), format_version);
   return content;
 }
 
@@ -163,14 +158,14 @@ void check_file(const std::string& path, const std::string& name, const FileSum&
                 Check how) {
   std::error_code error;
   const auto size = fs::file_size(path + "/" + name, error);
-  if (error) refuse(path, "{} cannot be read: {}", name, error.message());
+  if (error) refuse_checkpoint(path, "{} cannot be read: {}", name, error.message());
   if (static_cast<int64_t>(size) != expected.bytes)
-    refuse(path, "{} has {} bytes, the manifest says {}", name, size, expected.bytes);
+    refuse_checkpoint(path, "{} has {} bytes, the manifest says {}", name, size, expected.bytes);
   if (how == Check::sizes) return;
   const FileSum found = sum_of_file(path + "/" + name);
   if (found != expected)
-    refuse(path, "{} is damaged: its checksum is {}, the manifest says {}", name, hex(found.xxh3),
-           hex(expected.xxh3));
+    refuse_checkpoint(path, "{} is damaged: its checksum is {}, the manifest says {}", name,
+                      hex(found.xxh3), hex(expected.xxh3));
 }
 
 }  // namespace
@@ -203,7 +198,7 @@ std::string save_checkpoint(Communicator& communicator, const SaveRequest& reque
   }
   try {
     on_rank_0(communicator, [&] {
-      sync_folder(request.folder);
+      sync_path(request.folder);
       remove_tree(aside);
       drop_older(request);
       return "";
@@ -219,8 +214,8 @@ Checkpoint open_checkpoint(const std::string& path, Check check) {
   const json content = read_manifest(path);
   const std::optional<int64_t> named = step_of(fs::path(path).filename());
   if (named && *named != content["step"])
-    refuse(path, "its name says step {}, its {} step {}; name it after that", *named, manifest_name,
-           content["step"].dump());
+    refuse_checkpoint(path, "its name says step {}, its {} step {}; name it after that", *named,
+                      manifest_name, content["step"].dump());
   Checkpoint checkpoint{path, content["step"], content["ranks"], content["metadata"].dump(), {}};
   for (const auto& [name, entry] : content["files"].items()) {
     const FileSum sum{entry["bytes"], std::stoull(entry["xxh3"].get<std::string>(), nullptr, 16)};
@@ -231,7 +226,8 @@ Checkpoint open_checkpoint(const std::string& path, Check check) {
 }
 
 SafetensorsFile Checkpoint::open(const std::string& name) const {
-  if (!files.contains(name)) refuse(path, "no file {} in this checkpoint of {} ranks", name, ranks);
+  if (!files.contains(name))
+    refuse_checkpoint(path, "no file {} in this checkpoint of {} ranks", name, ranks);
   return SafetensorsFile(path + "/" + name);
 }
 
@@ -246,8 +242,9 @@ std::optional<Checkpoint> find_latest_checkpoint(
     }
   }
   if (!all.empty())
-    refuse(folder, "none of its {} checkpoints is complete; to start over, move them away",
-           all.size());
+    refuse_checkpoint(folder,
+                      "none of its {} checkpoints is complete; to start over, move them away",
+                      all.size());
   return {};
 }
 

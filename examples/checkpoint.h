@@ -14,8 +14,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor.h"
 #include "dist/communicator.h"
 #include "examples/safetensors.h"
@@ -60,6 +62,13 @@ enum class Check { sizes, checksums };
 
 // Exit::data, naming the path and what is wrong, if the checkpoint is not complete.
 Checkpoint open_checkpoint(const std::string& path, Check check = Check::checksums);
+
+// Of what is wrong with the checkpoint at `path`, or with what is in it.
+template <class... Args>
+[[noreturn]] void refuse_checkpoint(const std::string& path, fmt::format_string<Args...> format,
+                                    Args&&... args) {
+  fail(Exit::data, "[checkpoint] {}: {}", path, fmt::format(format, std::forward<Args>(args)...));
+}
 
 // The newest complete checkpoint in `folder`; none if there is none at all. `refused` is told why
 // newer ones were passed over. Exit::data if there are some and all of them were refused: starting

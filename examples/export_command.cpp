@@ -51,7 +51,7 @@ FileSum write_beside_and_rename(const std::string& out, const std::vector<NamedT
     std::error_code error;
     std::filesystem::rename(temporary, path, error);
     if (error) fail_to("rename to " + path, temporary, error.value());
-    sync_folder(std::filesystem::absolute(path).parent_path());
+    sync_path(std::filesystem::absolute(path).parent_path());
     return sum;
   } catch (const Error&) {
     std::error_code ignored;  // the first error is the one to tell

@@ -80,15 +80,7 @@ void replace_file(const std::string& path, std::string_view content) {
   file.write(content.data(), content.size());
   file.finish();
   if (std::rename(beside.c_str(), path.c_str()) != 0) fail_to("replace", path, errno);
-  sync_folder(std::filesystem::absolute(path).parent_path());
-}
-
-void sync_folder(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
-  const int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!synced) fail_to("sync the folder", path, reason);
+  sync_path(std::filesystem::absolute(path).parent_path());
 }
 
 }  // namespace lockstep

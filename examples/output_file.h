@@ -55,7 +55,4 @@ std::string replaceable(const std::string& path);
 // Replaces a small file as a whole: written beside it as PATH.tmp, synced, renamed.
 void replace_file(const std::string& path, std::string_view content);
 
-// fsync of a folder, so that the names in it survive a crash. Errors as for OutputFile.
-void sync_folder(const std::string& path);
-
 }  // namespace lockstep

@@ -72,8 +72,8 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   std::filesystem::create_directories(checkpoints(), error);
   if (error) fail_to("create", checkpoints(), error.value());
   if (access(checkpoints().c_str(), W_OK | X_OK) != 0) fail_to("write to", checkpoints(), errno);
-  sync_folder(path);
-  sync_folder(std::filesystem::absolute(path + "/..").lexically_normal());
+  sync_path(path);
+  sync_path(std::filesystem::absolute(path + "/..").lexically_normal());
 }
 
 RunFolder::~RunFolder() {

@@ -60,12 +60,6 @@ void add_floats(std::span<const std::byte> from, float* to) {
   }
 }
 
-template <class... Args>
-[[noreturn]] void refuse(const std::string& path, fmt::format_string<Args...> format,
-                         Args&&... args) {
-  fail(Exit::data, "[checkpoint] {}: {}", path, fmt::format(format, std::forward<Args>(args)...));
-}
-
 }  // namespace
 
 std::string state_file(int rank) {
@@ -111,8 +105,8 @@ const std::vector<SavedState::Piece>& SavedState::pieces_of(const Key& key) cons
   const auto found = pieces_.find(key);
   if (found != pieces_.end()) return found->second;
   if (is_of_rank(key.first))
-    refuse(path_, "{} has no tensor \"{}\"", state_file(key.second), key.first);
-  refuse(path_, "no tensor \"{}\" in its {} files of tensors", key.first, files_.size());
+    refuse_checkpoint(path_, "{} has no tensor \"{}\"", state_file(key.second), key.first);
+  refuse_checkpoint(path_, "no tensor \"{}\" in its {} files of tensors", key.first, files_.size());
 }
 
 // Calls visit(offset from `begin`, bytes) for the parts of [begin, end), in order.
@@ -125,20 +119,20 @@ void SavedState::visit_pieces(const Key& key, int64_t begin, int64_t end, DType 
   std::string before = "the start";
   for (const Piece& piece : pieces_of(key)) {
     if (piece.begin < covered)
-      refuse(path_, "elements [{}:{}] of \"{}\" are in {} and again in {}", piece.begin,
-             std::min(covered, piece.end), key.first, before, file_name(piece));
+      refuse_checkpoint(path_, "elements [{}:{}] of \"{}\" are in {} and again in {}", piece.begin,
+                        std::min(covered, piece.end), key.first, before, file_name(piece));
     covered = piece.end;
     before = file_name(piece);
     if (piece.end <= at) continue;
     if (piece.begin >= end) break;
     if (piece.begin > at)
-      refuse(path_, "elements [{}:{}] of \"{}\" are in no file; {} goes on with {}", at,
-             piece.begin, key.first, file_name(piece), piece.begin);
+      refuse_checkpoint(path_, "elements [{}:{}] of \"{}\" are in no file; {} goes on with {}", at,
+                        piece.begin, key.first, file_name(piece), piece.begin);
     const SafetensorsFile::Entry& entry = *piece.entry;
     if (entry.dtype != safetensors_name(dtype) || numel(entry.shape) != piece.end - piece.begin)
-      refuse(path_, "\"{}\" in {} is {}{}, {} elements of {} are wanted", entry.name,
-             file_name(piece), entry.dtype, to_string(entry.shape), piece.end - piece.begin,
-             safetensors_name(dtype));
+      refuse_checkpoint(path_, "\"{}\" in {} is {}{}, {} elements of {} are wanted", entry.name,
+                        file_name(piece), entry.dtype, to_string(entry.shape),
+                        piece.end - piece.begin, safetensors_name(dtype));
     const int64_t until = std::min(piece.end, end);
     visit(at - begin, piece.file->bytes(entry.name)
                           .subspan(static_cast<size_t>((at - piece.begin) * width),
@@ -146,8 +140,9 @@ void SavedState::visit_pieces(const Key& key, int64_t begin, int64_t end, DType 
     at = until;
     if (at == end) return;
   }
-  refuse(path_, "elements [{}:{}] of \"{}\" are in no file; {} is the last that has some", at, end,
-         key.first, before);
+  refuse_checkpoint(path_,
+                    "elements [{}:{}] of \"{}\" are in no file; {} is the last that has some", at,
+                    end, key.first, before);
 }
 
 void SavedState::read(const NamedTensor& wanted) const {
@@ -168,9 +163,9 @@ void SavedState::check_shape(const NamedTensor& whole) const {
   if (whole.tensor.numel() == 0) return;
   const Piece& last = pieces_of({whole.name, 0}).back();
   if (last.end != whole.tensor.numel() || (last.whole && last.entry->shape != whole.tensor.shape()))
-    refuse(path_, "\"{}\" has {} elements{} in {}, {} is wanted", whole.name, last.end,
-           last.whole ? " as " + to_string(last.entry->shape) : "", file_name(last),
-           to_string(whole.tensor.shape()));
+    refuse_checkpoint(path_, "\"{}\" has {} elements{} in {}, {} is wanted", whole.name, last.end,
+                      last.whole ? " as " + to_string(last.entry->shape) : "", file_name(last),
+                      to_string(whole.tensor.shape()));
 }
 
 void SavedState::check_parameters(const std::vector<NamedTensor>& all) const {
@@ -183,10 +178,11 @@ void SavedState::check_parameters(const std::vector<NamedTensor>& all) const {
   for (const auto& [key, pieces] : pieces_) {
     const std::string& name = key.first;
     if (!names.contains(name) && !names.contains(name.substr(0, name.rfind('.'))))
-      refuse(path_,
-             "\"{}\" is no parameter of this model, nor of its optimizer state; the model "
-             "that was saved is another one",
-             name);
+      refuse_checkpoint(
+          path_,
+          "\"{}\" is no parameter of this model, nor of its optimizer state; the model "
+          "that was saved is another one",
+          name);
   }
 }
 
@@ -245,10 +241,10 @@ void check_finite(const NamedTensor& weight, const std::string& where) {
   const auto check_all = [&]<class T>(const std::vector<T>& values) {
     const auto bad = std::ranges::find_if(values, [](T x) { return !std::isfinite(to_float(x)); });
     if (bad != values.end())
-      refuse(where,
-             "\"{}\" has {} at element {}; the run that saved it had diverged, an older "
-             "checkpoint may be right",
-             weight.name, to_float(*bad), bad - values.begin());
+      refuse_checkpoint(where,
+                        "\"{}\" has {} at element {}; the run that saved it had diverged, an older "
+                        "checkpoint may be right",
+                        weight.name, to_float(*bad), bad - values.begin());
   };
   if (weight.tensor.dtype() == DType::bf16)
     check_all(weight.tensor.to_vector<bf16>());

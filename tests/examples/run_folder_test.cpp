@@ -82,8 +82,7 @@ TEST(OutputFile, WhatTheSystemRefuses) {
                [] { OutputFile("/dev/full", 10).write("12345", 5); });
   expect_error(Exit::config, {"cannot write " + (folder / "no/x"), "check the folder"},
                [&] { replace_file(folder / "no/x", "text"); });
-  expect_error(Exit::config, {"cannot sync the folder " + (folder / "no")},
-               [&] { sync_folder(folder / "no"); });
+  expect_error(Exit::config, {"cannot sync " + (folder / "no")}, [&] { sync_path(folder / "no"); });
   expect_error(Exit::data, {"cannot open " + (folder / "no")}, [&] { sum_of_file(folder / "no"); });
   expect_error(Exit::internal, {"is finished already"}, [&] {
     OutputFile file(folder / "x", 0);
