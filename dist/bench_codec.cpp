@@ -105,22 +105,21 @@ std::vector<BenchCodecRow> bench_codec(Communicator& communicator, const BenchCo
 
 std::string bench_codec_header() {
   return fmt::format(
-      "{:>8} {:>12} {:>12} {:>7} | {:>9} {:>7} | {:>9} {:>7} | {:>9} {:>9} {:>6}\n"
-      "{:>8} {:>12} {:>12} {:>7} | {:>9} {:>7} | {:>9} {:>7} | {:>9} {:>9} {:>6}",
-      "codec", "size", "wire", "ratio", "encode", "", "decode", "", "pays", "below", "#wrong", "",
-      "(B)", "(B)", "", "(ms)", "(GB/s)", "(ms)", "(GB/s)", "(GB/s)", "(Gbit/s)", "");
+      "{:>8} {:>12} {:>12} {:>7} | {:>9} {:>8} | {:>9} {:>8} | {:>10} {:>6}\n"
+      "{:>8} {:>12} {:>12} {:>7} | {:>9} {:>8} | {:>9} {:>8} | {:>10} {:>6}",
+      "codec", "size", "wire", "ratio", "encode", "", "decode", "", "pays below", "#wrong", "",
+      "(B)", "(B)", "", "(ms)", "(Gbit/s)", "(ms)", "(Gbit/s)", "(Gbit/s)", "");
 }
 
 std::string bench_codec_line(const BenchCodecRow& row) {
   const auto half = [&](const BenchTimes& t) {
-    return fmt::format("{:>9.3f} {:>7.2f}", t.median_us * 1e-3,
-                       static_cast<double>(row.bytes) / t.median_us * 1e-3);
+    return fmt::format("{:>9.3f} {:>8.1f}", t.median_us * 1e-3,
+                       8e-3 * static_cast<double>(row.bytes) / t.median_us);
   };
-  const double rate = row.break_even_gb_s();
-  return fmt::format("{:>8} {:>12} {:>12} {:>7.2f} | {} | {} | {:>9} {:>9} {:>6}", row.codec,
-                     row.bytes, row.wire_bytes, row.ratio(), half(row.encode), half(row.decode),
-                     rate > 0 ? fmt::format("{:.2f}", rate) : "never",
-                     rate > 0 ? fmt::format("{:.1f}", 8 * rate) : "never",
+  const double rate = 8 * row.break_even_gb_s();
+  return fmt::format("{:>8} {:>12} {:>12} {:>7.2f} | {} | {} | {:>10} {:>6}", row.codec, row.bytes,
+                     row.wire_bytes, row.ratio(), half(row.encode), half(row.decode),
+                     rate > 0 ? fmt::format("{:.1f}", rate) : "never",
                      row.wrong < 0 ? "n/a" : std::to_string(row.wrong));
 }
 

@@ -27,9 +27,9 @@ struct ExchangeRules {
 
   bool every_micro_step() const { return reduced || order == SumOrder::any_world; }
   // Nothing but fp32 travels: contributions can be summed on the way.
-  bool plain() const { return codec == nullptr; }
+  bool only_floats() const { return codec == nullptr; }
   // The window is the gradients' memory: nothing to encode, and nothing to keep between exchanges.
-  bool in_place() const { return plain() && keep_gradients && !every_micro_step(); }
+  bool in_place() const { return only_floats() && keep_gradients && !every_micro_step(); }
 };
 
 class BucketExchange {

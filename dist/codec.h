@@ -29,7 +29,7 @@ class Codec {
   // Every run takes its capacity, whatever is in it, and needs no tail.
   bool fixed_size() const { return !std::holds_alternative<codec::Rows>(cells_); }
   // The fp32 elements of a run, if its encoding is just that: nothing to decode.
-  const float* plain(const std::byte* wire) const {
+  const float* floats_in(const std::byte* wire) const {
     return std::holds_alternative<codec::None>(cells_) ? reinterpret_cast<const float*>(wire)
                                                        : nullptr;
   }

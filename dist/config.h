@@ -55,8 +55,7 @@ struct DistConfig {
   void visit(V& v) {
     v("backend", backend,
       "who the ranks are: mpi (processes started by mpirun), local (threads of this process) or "
-      "nccl "
-      "(mpirun's again, with a GPU each that NCCL connects; the others go through the host)",
+      "nccl (mpirun's again, with a GPU each that NCCL connects; the others go through the host)",
       Choices{"mpi", "local", "nccl"});
     v("local_ranks", local_ranks, "number of ranks of backend local", Range{1, 64});
     v("zero_stage", zero_stage,

@@ -27,7 +27,7 @@ struct GradientReport : CommTimes {
   int64_t param_bytes = 0;  // parameter bytes this rank sent to others since the last report
   int64_t host_bytes = 0;   // of both, those that it sent to other hosts
   // Of one pass of the compressed parameters through their codec: bytes before and after.
-  int64_t plain_bytes = 0, packed_bytes = 0;
+  int64_t unpacked_bytes = 0, packed_bytes = 0;
 };
 
 struct MicroStep {

@@ -13,10 +13,7 @@ class Direct : public BucketExchange {
  public:
   Direct(const ExchangeRules& rules, Communicator& communicator,
          const std::vector<NamedTensor>& parameters, const Bucket& bucket)
-      : gather_(rules.gather),
-        communicator_(communicator),
-        parameters_(parameters),
-        bucket_(bucket) {}
+      : rules_(rules), communicator_(communicator), parameters_(parameters), bucket_(bucket) {}
 
   std::vector<size_t> capacity() const override {
     std::vector<size_t> bytes;
@@ -44,7 +41,7 @@ class Direct : public BucketExchange {
   void replayed(size_t, void*) override {}  // it is where it always is
 
   void launch(const MicroStep&) override {
-    if (gather_) {
+    if (rules_.gather) {
       work_ = communicator_.all_reduce(window_, [this](auto views, auto outs) {
         sum_floats(views, outs);
         measure(shard_, norms_);
@@ -64,11 +61,11 @@ class Direct : public BucketExchange {
   }
   void end_step(bool) override {}
   void precondition(const std::vector<const float*>&) override {}  // no codec
-  std::vector<Tensor> means() override { return gather_ ? members_ : shard_; }
+  std::vector<Tensor> means() override { return rules_.gather ? members_ : shard_; }
   std::vector<NamedTensor> residuals() const override { return {}; }
 
  private:
-  const bool gather_;
+  const ExchangeRules rules_;
   Communicator& communicator_;
   const std::vector<NamedTensor>& parameters_;
   const Bucket bucket_;

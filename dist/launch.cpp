@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 extern char** environ;
 
@@ -91,12 +92,12 @@ std::string cores_advice(const Cores& cores, int ranks_on_host, int threads_per_
   const int wanted = threads_per_rank > 0 ? threads_per_rank : 1;
   if (cores.usable < cores.present && cores.usable <= wanted)
     return fmt::format(
-        "each rank may use {} of {} cores, shared with its communication and prefetch threads: "
+        "each rank may use {} of {}, shared with its communication and prefetch threads: "
         "mpirun binds ranks to cores; start with `mpirun --bind-to none`",
-        cores.usable, cores.present);
+        cores.usable, plural(cores.present, "core"));
   if (ranks_on_host * wanted > cores.present)
-    return fmt::format("{} ranks x {} threads on {} cores: use fewer ranks or threads",
-                       ranks_on_host, wanted, cores.present);
+    return fmt::format("{} x {} on {}: use fewer ranks or threads", plural(ranks_on_host, "rank"),
+                       plural(wanted, "thread"), plural(cores.present, "core"));
   return "";
 }
 

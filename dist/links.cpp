@@ -140,8 +140,7 @@ std::vector<std::string> link_warnings(std::span<const HostLink> links,
     if (link.mbit < kSlowLink * median_mbit(links))
       warnings.push_back(
           fmt::format("the link of host {} gives {:.0f} Mbit/s, those of others {:.0f}: a port "
-                      "negotiated down, a "
-                      "bad cable, or other traffic",
+                      "negotiated down, a bad cable, or other traffic",
                       link.host, link.mbit, median_mbit(links)));
     if (link.mbit < kSlowPort * link.port.mbit)
       warnings.push_back(fmt::format(

@@ -21,7 +21,7 @@ class Plan {
        double momentum = 0)
       : options_(reducer_options(config, order, momentum)),
         by_nccl_(config.backend == "nccl"),
-        nccl_sums_(config.nccl_reduce == "native" && options_.rules.plain()),
+        nccl_sums_(config.nccl_reduce == "native" && options_.rules.only_floats()),
         model_(model),
         buckets_(plan_buckets(model.parameters, options_.bucket_bytes, ranks,
                               options_.units_apart ? model.unit_of : std::vector<size_t>{})),
@@ -112,7 +112,7 @@ class Plan {
   }
   // Contributions are combined within a host before they travel.
   bool folds(const Topology& where) const {
-    return options_.rules.plain() && where.hosts_are_blocks() && !nccl_sums_;
+    return options_.rules.only_floats() && where.hosts_are_blocks() && !nccl_sums_;
   }
 
   // Memory in which parts arrive at rank `me`.

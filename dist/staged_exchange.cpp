@@ -46,7 +46,7 @@ class Staged : public BucketExchange {
 
   void use(const WindowPtr& window, std::vector<Tensor> norms) override {
     window_ = window;
-    if (rules_.plain()) {
+    if (rules_.only_floats()) {
       window_->fold_with(sum_floats);
       window_->let_transport_sum();
     }
@@ -58,8 +58,8 @@ class Staged : public BucketExchange {
     sum_->begin(first.count);
     if (local_sum_) local_sum_->begin(first.count);
     exchanges_.clear();
-    gather_ = {};
-    plain_bytes_ = 0;
+    whole_sum_ = {};
+    unpacked_bytes_ = 0;
   }
 
   Tensor buffer(size_t member) override {
@@ -90,13 +90,13 @@ class Staged : public BucketExchange {
 
   void wait() override {
     for (const Work& work : exchanges_) work.wait();
-    gather_.wait();  // started by the last exchange, if at all
+    whole_sum_.wait();  // started by the last exchange, if at all
   }
 
   void finish(GradientReport& report, std::vector<CommSpan>& spans) override {
     for (const Work& work : exchanges_) add_work(work, report, spans);
-    if (rules_.gather) add_work(gather_, report, spans);
-    report.plain_bytes += plain_bytes_;
+    if (rules_.gather) add_work(whole_sum_, report, spans);
+    report.unpacked_bytes += unpacked_bytes_;
     for (const Work& work : exchanges_)
       report.packed_bytes += static_cast<int64_t>(work.traffic().used - uncompressed_bytes());
   }
@@ -251,7 +251,8 @@ class Staged : public BucketExchange {
           sent_.add_to(x + begin, run.cells.offset + begin, end - begin, first);
         });
       run.encode(x, place, tail, fed ? sent_.pending(run.cells.offset) : nullptr);
-      if (run.compressed) plain_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
+      if (run.compressed)
+        unpacked_bytes_ += run.cells.elements * static_cast<int64_t>(sizeof(float));
     };
     return wire(p).write(window_->part(p), end_of_places(p), encode_one);
   }
@@ -277,23 +278,23 @@ class Staged : public BucketExchange {
     if (!micro.last()) return;
     const size_t used = encode_sum();
     measure(shard_, norms_);
-    if (rules_.gather) gather(used);
+    if (rules_.gather) gather_sum(used);
   }
 
   // Of every rank's encoding of a run, piece by piece.
   void sum_run(const WireRun& run, const std::vector<const std::byte*>& encoded,
                const MicroStep& micro, int64_t offset) {
     const int64_t piece = std::min(backend().piece(), run.cells.cells * cell_size);
-    const bool plain = run.codec->plain(encoded[0]) != nullptr;
-    const Scratch<float> scratch(piece * (plain ? 1 : std::ssize(encoded)));
+    const bool as_floats = run.codec->floats_in(encoded[0]) != nullptr;
+    const Scratch<float> scratch(piece * (as_floats ? 1 : std::ssize(encoded)));
     float* total = scratch.data();
     std::vector<const float*> parts(encoded.size());
     for (int64_t at = 0; at < run.cells.elements; at += piece) {
       const int64_t count = std::min(piece, run.cells.elements - at);
       for (size_t r = 0; r < encoded.size(); ++r) {
         float* decoded = scratch.data() + static_cast<int64_t>(r) * piece;
-        parts[r] = plain ? run.codec->plain(encoded[r]) + at : decoded;
-        if (!plain) run.decode(encoded[r], at, count, decoded);
+        parts[r] = as_floats ? run.codec->floats_in(encoded[r]) + at : decoded;
+        if (!as_floats) run.decode(encoded[r], at, count, decoded);
       }
       backend().tree_sum(parts, {&total, 1}, count);
       sum_->add(micro, offset + at, total, count);
@@ -319,8 +320,8 @@ class Staged : public BucketExchange {
 
   // Started only here, because the encoding tells how many bytes travel. On no rank does another
   // operation on this window come in between.
-  void gather(size_t used) {
-    gather_ = communicator_.gather(
+  void gather_sum(size_t used) {
+    whole_sum_ = communicator_.gather(
         window_,
         [this](auto views) {
           for (size_t r = 0; r < views.size(); ++r) {
@@ -345,7 +346,7 @@ class Staged : public BucketExchange {
   Communicator& communicator_;
   const std::vector<NamedTensor>& parameters_;
   const Bucket bucket_;
-  std::vector<std::vector<WireRun>> runs_[2];  // plain, compressed; by part
+  std::vector<std::vector<WireRun>> runs_[2];  // uncompressed, compressed; by part
   WindowPtr window_;
   std::vector<Tensor> members_;           // gradients; undefined while they have no memory
   std::optional<Accumulator> local_sum_;  // any_world, not reduced: over my micro steps
@@ -358,8 +359,8 @@ class Staged : public BucketExchange {
   std::shared_ptr<Storage> ends_;      // by part with a tail: where the tail begins
   bool compressed_ = false;            // this step
   std::vector<Work> exchanges_;
-  Work gather_;              // written before the last exchange is done
-  int64_t plain_bytes_ = 0;  // of what was compressed
+  Work whole_sum_;              // written before the last exchange is done
+  int64_t unpacked_bytes_ = 0;  // of what was compressed
 };
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace lockstep {
 
 namespace {
 
-const Codec& plain_codec() {
-  static const std::unique_ptr<Codec> plain = make_codec("none", {});
-  return *plain;
+const Codec& no_codec() {
+  static const std::unique_ptr<Codec> none = make_codec("none", {});
+  return *none;
 }
 
 }  // namespace
@@ -29,8 +29,8 @@ void WireRun::encode(float* x, std::byte* wire, const WireTail& tail, float* res
 }
 
 void WireRun::decode(const std::byte* wire, int64_t at, int64_t count, float* out) const {
-  if (const float* plain = codec->plain(wire))
-    return backend().move(plain + at, out, count * sizeof(float));
+  if (const float* floats = codec->floats_in(wire))
+    return backend().move(floats + at, out, count * sizeof(float));
   codec->decode(shape, wire, at / cell_size, cell_count(count), out);
   if (powers)
     parallel_pieces(count, backend().piece(), [&](int64_t begin, int64_t end) {
@@ -47,7 +47,7 @@ std::vector<WireRun> plan_runs(const ExchangeRules& rules, bool compressed,
     const bool packed = compressed && is_compressed(rules, whole);
     runs.push_back({cells,
                     {cells.elements, cells.cell * cell_size, whole.ndim() ? whole.dim(-1) : 1},
-                    packed ? rules.codec.get() : &plain_codec(),
+                    packed ? rules.codec.get() : &no_codec(),
                     packed});
   }
   return runs;

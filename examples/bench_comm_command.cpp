@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "dist/bench_codec.h"
 #include "dist/bench_comm.h"
 #include "dist/launch.h"
@@ -119,8 +120,8 @@ void time_codecs(const CommOptions& options, Communicator& communicator, Report&
   report.set("threads", options.threads);
   report.set("ratio", options.codecs.codec_options.ratio);
   report.set("touched", options.codecs.touched);
-  report.line(fmt::format("# {} threads per rank, topk ratio {}, share of rows touched {}",
-                          options.threads, options.codecs.codec_options.ratio,
+  report.line(fmt::format("# {} per rank, topk ratio {}, share of rows touched {}",
+                          plural(options.threads, "thread"), options.codecs.codec_options.ratio,
                           options.codecs.touched));
   report.line(bench_codec_header());
   const auto rows =
@@ -141,8 +142,8 @@ void comm_action(const CommOptions& options, Communicator& communicator) {
          "--backend local");
   const Topology& where = communicator.topology();
   Report report(options, communicator);
-  report.line(fmt::format("# {} ranks on {} hosts, backend {}", where.size, where.hosts,
-                          communicator.backend()));
+  report.line(fmt::format("# {} on {}, backend {}", plural(where.size, "rank"),
+                          plural(where.hosts, "host"), communicator.backend()));
   (options.codec ? time_codecs : time_collectives)(options, communicator, report);
 }
 
@@ -162,9 +163,8 @@ std::string footer() {
          "\n"
          "Codecs:\n" +
          codecs +
-         "A codec pays where uncompressed fp32 gradients would be exchanged (algbw) at less than "
-         "its\n"
-         "break-even rate, (fp32 bytes - wire bytes) / (encode + decode time).\n"
+         "A codec pays where uncompressed fp32 gradients would be exchanged (8 x algbw) below\n"
+         "(fp32 bits - bits on the wire) / (encode + decode time).\n"
          "Example:\n"
          "  trainer bench comm --backend local --codec all -b 16M -e 16M\n"
          "  trainer bench comm --backend local --codec rows --touched 0.1";

@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "examples/bench_command.h"
 #include "examples/command.h"
 #include "examples/config_io.h"
@@ -94,8 +95,8 @@ void run(const GemmOptionsOfCommand& options, const Config& config, Communicator
     for (const Row& row : measure(layer, tokens, dtype, options.seconds / 3)) rows.push_back(row);
   peak = std::max(peak, measured_gemm_peak(dtype, 1.0));
 
-  fmt::print("# {} threads, {}, peak {:.0f} GFLOP/s (best square or MLP-shaped product here)\n",
-             num_threads(), config.train.precision, peak);
+  fmt::print("# {}, {}, peak {:.0f} GFLOP/s (best square or MLP-shaped product here)\n",
+             plural(num_threads(), "thread"), config.train.precision, peak);
   fmt::print("{:<24}{:>8}{:>8}{:>8}{:>7}{:>10}{:>10}{:>8}\n", "product", "m", "n", "k", "count",
              "ms", "GFLOP/s", "share");
   Json json = {{"precision", config.train.precision},

@@ -12,6 +12,7 @@
 
 #include "core/median.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "dist/communicator.h"
 #include "examples/bench_command.h"
 #include "examples/bench_overlap.h"
@@ -105,9 +106,9 @@ Report begin_report(const StepOptions& options, const Config& config, Replica& r
                        {"ranks", communicator.size()},
                        {"threads", num_threads()}},
                       communicator.rank() == 0};
-  report.print("# {} {}, {} parameters, {}; {} ranks x {} threads; {} tokens per step\n",
-               config.model.arch, options.config, replica.model().parameter_count(),
-               config.train.precision, communicator.size(), num_threads(),
+  report.print("# {} {}, {} parameters, {}; {} x {}; {} tokens per step\n", config.model.arch,
+               options.config, replica.model().parameter_count(), config.train.precision,
+               plural(communicator.size(), "rank"), plural(num_threads(), "thread"),
                replica.tokens_per_step());
   report.print(
       "# FLOP per token {:.4g} = {:.4g} (6 N, matrices and head) + {:.4g} (causal attention)\n",
@@ -117,8 +118,8 @@ Report begin_report(const StepOptions& options, const Config& config, Replica& r
 
 // `flops`: of a step, all ranks together.
 void show_steps(Report& report, const std::vector<Measured>& steps, double flops, int ranks) {
-  report.print("{:<22}{:>14}{:>14}{:>14}   over {} steps\n", "", "median", "min", "max",
-               steps.size());
+  report.print("{:<22}{:>14}{:>14}{:>14}   over {}\n", "", "median", "min", "max",
+               plural(std::ssize(steps), "step"));
   const auto row = [&](const char* name, int digits, auto field) {
     report.row(name, spread(steps, field), digits);
   };

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/plural.h"
 #include "examples/agree.h"
 #include "examples/output_file.h"
 
@@ -227,7 +228,7 @@ Checkpoint open_checkpoint(const std::string& path, Check check) {
 
 SafetensorsFile Checkpoint::open(const std::string& name) const {
   if (!files.contains(name))
-    refuse_checkpoint(path, "no file {} in this checkpoint of {} ranks", name, ranks);
+    refuse_checkpoint(path, "no file {} in this checkpoint of {}", name, plural(ranks, "rank"));
   return SafetensorsFile(path + "/" + name);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/cuda/open.h"
+#include "core/plural.h"
 #include "dist/nccl/open.h"
 
 namespace lockstep {
@@ -58,10 +59,9 @@ int choose_device(const Topology& where, const std::vector<std::vector<std::stri
     there.insert(visible[r].begin(), visible[r].end());
   }
   fail(Exit::config,
-       "[dist.backend] {} ranks on host {} see {} GPUs, and NCCL needs one for each; start fewer, "
-       "or "
+       "[dist.backend] {} ranks on host {} see {}, and NCCL needs one for each; start fewer, or "
        "share them with dist.backend mpi, which exchanges through the host",
-       where.local_size, where.host_name[where.rank], there.size());
+       where.local_size, where.host_name[where.rank], plural(std::ssize(there), "GPU"));
 }
 
 RankDevice::RankDevice(const Config& config, Communicator& host, const TransportOptions& options)

@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include "core/plural.h"
+
 namespace lockstep {
 
 namespace {
@@ -224,16 +226,16 @@ std::vector<std::string> SavedState::residual_notes(const std::vector<NamedTenso
   const size_t started = wanted.size() - kept;
   std::vector<std::string> lines;
   if (kept > 0 && ranks != ranks_)
-    lines.push_back(
-        fmt::format("what codecs left out of {} parameters on {} ranks is summed up on {}", kept,
-                    ranks_, std::min(ranks, ranks_)));
+    lines.push_back(fmt::format("what codecs left out of {} on {} is summed up on {}",
+                                plural(kept, "parameter"), plural(ranks_, "rank"),
+                                std::min(ranks, ranks_)));
   if (started > 0)
-    lines.push_back(fmt::format(
-        "error feedback of {} parameters starts from zero: the checkpoint has none", started));
+    lines.push_back(fmt::format("error feedback of {} starts from zero: the checkpoint has none",
+                                plural(started, "parameter")));
   if (dropped > 0)
     lines.push_back(fmt::format(
-        "what codecs left out of {} parameters is dropped: they have no error feedback now",
-        dropped));
+        "what codecs left out of {} is dropped: nothing makes up for it without error feedback",
+        plural(dropped, "parameter")));
   return lines;
 }
 

@@ -36,7 +36,7 @@ StepMetrics StepAccount::costs(const GradientReport& report, const MemoryStats& 
   m.host_bytes = report.host_bytes;
   if (report.packed_bytes > 0)
     m.compression =
-        static_cast<double>(report.plain_bytes) / static_cast<double>(report.packed_bytes);
+        static_cast<double>(report.unpacked_bytes) / static_cast<double>(report.packed_bytes);
 
   m.peak_bytes = memory.total_peak;
   m.allocations = memory.system_allocations - allocations_before_;

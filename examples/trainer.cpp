@@ -6,6 +6,7 @@
 
 #include "core/backend.h"
 #include "core/parallel.h"
+#include "core/plural.h"
 #include "dist/launch.h"
 #include "dist/links.h"
 #include "examples/agree.h"
@@ -99,7 +100,7 @@ Exit Trainer::train() {
   }
   if (first_)
     log_->info(fmt::format(
-        "done: {} steps{}, newest checkpoint {}", t,
+        "done: {}{}, newest checkpoint {}", plural(t, "step"),
         t == config_.train.steps ? "" : fmt::format(" (train.steps is {})", config_.train.steps),
         folder_->checkpoint_path(saved_)));
   return Exit::ok;
@@ -129,9 +130,10 @@ void Trainer::write_header() {
   const Cores c = cores();
   const Gpt& model = replica_.model();
   log_->info(fmt::format("attempt {} on {}: {}", metrics_->attempt(), host_name(), build_info()));
-  log_->info(fmt::format(
-      "{} ranks ({}) on {} hosts, {} threads each; {} cores usable of {} present", where.size,
-      communicator_.backend(), where.hosts, num_threads(), c.usable, c.present));
+  log_->info(fmt::format("{} ({}) on {}, {} each; {} usable of {} present",
+                         plural(where.size, "rank"), communicator_.backend(),
+                         plural(where.hosts, "host"), plural(num_threads(), "thread"),
+                         plural(c.usable, "core"), c.present));
   if (config_.dist.nccl_reduce == "native")
     log_->info(
         "NCCL sums gradients, in an order of its own (dist.nccl_reduce native): bits may differ "
@@ -141,12 +143,12 @@ void Trainer::write_header() {
   for (const auto& [name, value] : relevant_environment())
     log_->info(fmt::format("environment {}={}", name, value));
   log_->info(fmt::format(
-      "{} with {} parameters in {} on {}; step: {} tokens = {} micro batch x {} ranks "
-      "x {} accumulated x {} long; attention by {}{}",
+      "{} with {} parameters in {} on {}; step: {} tokens = {} x {} x {} x {}; attention by {}{}",
       config_.model.arch, model.parameter_count(), config_.train.precision, backend().description(),
-      replica_.tokens_per_step(), config_.train.micro_batch, where.size,
-      accumulation(config_, where.size), config_.train.seq_len, replica_.attention(),
-      config_.train.cuda_graph ? "; kernels recorded as CUDA graphs" : ""));
+      replica_.tokens_per_step(), plural(where.size, "rank"),
+      plural(accumulation(config_, where.size), "micro batch", "micro batches"),
+      plural(config_.train.micro_batch, "sample"), plural(config_.train.seq_len, "token"),
+      replica_.attention(), config_.train.cuda_graph ? "; kernels recorded as CUDA graphs" : ""));
   for (const std::string& folder : foreign_shards_)
     log_->info(fmt::format(
         "data.tokenizer {} could not be checked: no made_from.txt in {} tells which one made the "
@@ -161,13 +163,14 @@ void Trainer::write_distribution() {
   const MemoryBytes memory = replica_.memory_plan(dist.zero_stage);
   const WireBytes wire = replica_.wire_plan();
   const bool reduced = dist.reduced();
+  const int64_t exchanges = reduced ? accumulation(config_, communicator_.size()) : 1;
   const std::string& codec = dist.compression.codec;
   log_->info(fmt::format(
       "zero_stage {}, accumulate {}: gradients travel {} per step{}; a rank sends up to {} of "
       "gradients and {} of parameters per step, and holds {:.1f} MB of parameters, "
       "{:.1f} of gradients, {:.1f} of optimizer state, {:.1f} of buffers",
       dist.zero_stage, reduced ? "reduced" : "local",
-      reduced ? fmt::format("{} times", accumulation(config_, communicator_.size())) : "once",
+      exchanges == 1 ? "once" : fmt::format("{} times", exchanges),
       codec == "none"
           ? ""
           : fmt::format(" as {} ({:.0f} % of their elements)", codec, 100 * wire.compressed),
@@ -206,8 +209,7 @@ void Trainer::measure_peak() {
   const FlopsPerToken flops = replica_.model().flops_per_token(config_.train.seq_len);
   log_->info(
       fmt::format("MFU counts {:.4g} (6 N, matrices) + {:.4g} (causal attention) FLOP per token "
-                  "against {:.0f} GFLOP/s "
-                  "per rank, the best {} GEMM measured here at start",
+                  "against {:.0f} GFLOP/s per rank, the best {} GEMM measured here at start",
                   flops.matmul, flops.attention, peak_gflops_, config_.train.precision));
 }
 
@@ -290,9 +292,9 @@ int Trainer::agree_on_signal() {
 void Trainer::stop_if_diverged(int64_t t) const {
   if (replica_.skipped_in_a_row() < config_.train.max_skipped) return;
   fail(Exit::data,
-       "[train] step {}: {} steps in a row had a loss or gradient that is not finite, in the last "
-       "one first in {}; a lower optim.lr, longer warm-up or grad_clip may help ({})",
-       t, replica_.skipped_in_a_row(), replica_.non_finite(),
+       "[train] step {}: {} in a row had a loss or gradient that is not finite, in the last one "
+       "first in {}; a lower optim.lr, longer warm-up or grad_clip may help ({})",
+       t, plural(replica_.skipped_in_a_row(), "step"), replica_.non_finite(),
        saved_ > 0 ? fmt::format("in another run_dir, which may start from these weights: "
                                 "model.init_from={}",
                                 checkpoint_path(checkpoints_of(config_.run_dir), saved_))

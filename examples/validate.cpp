@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace lockstep {
 
@@ -208,9 +209,8 @@ void check_any_world(const Config& config, int ranks) {
   if (config.dist.compression.codec != "none")
     fail(Exit::config,
          "[train.reproducible] any_world needs dist.compression.codec none: it adds up "
-         "micro-batches "
-         "as floats, before and after they travel, and a codec's messages are none; use "
-         "same_world");
+         "micro-batches as floats, before and after they travel, and a codec's messages are none; "
+         "use same_world");
   if (config.dist.reducer != "bucketed")
     fail(Exit::config, "[train.reproducible] any_world needs dist.reducer bucketed");
   if (config.dist.nccl_reduce != "own")
@@ -263,9 +263,9 @@ int64_t accumulation(const Config& config, int ranks) {
   const int64_t wanted = config.train.global_batch;
   if (wanted == 0) return 1;
   if (wanted % at_once == 0) return wanted / at_once;
-  fail(Exit::config,
-       "[train.global_batch] {} is not a multiple of micro_batch {} x {} ranks = {}; {}", wanted,
-       config.train.micro_batch, ranks, at_once, nearest_multiples(wanted, at_once));
+  fail(Exit::config, "[train.global_batch] {} is not a multiple of micro_batch {} x {} = {}; {}",
+       wanted, config.train.micro_batch, plural(ranks, "rank"), at_once,
+       nearest_multiples(wanted, at_once));
 }
 
 void validate(const Config& config, int ranks) {

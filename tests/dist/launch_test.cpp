@@ -58,7 +58,7 @@ TEST_F(Launch, CoresAndTheRemedy) {
             "each rank may use 1 of 2 cores, shared with its communication and prefetch threads: "
             "mpirun binds ranks to cores; start with `mpirun --bind-to none`");
   EXPECT_EQ(cores_advice({.usable = 2, .present = 2}, 4, 1),
-            "4 ranks x 1 threads on 2 cores: use fewer ranks or threads");
+            "4 ranks x 1 thread on 2 cores: use fewer ranks or threads");
 }
 
 TEST_F(Launch, TheEnvironmentThatMattersWithoutTheLaunchersOwn) {

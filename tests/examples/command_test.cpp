@@ -208,7 +208,7 @@ TEST_F(Command, BenchCommWritesWhatItShows) {
   const std::string json = folder_ + "/comm.json";
   const Result result = trainer("bench comm --backend local -b 4K -e 8K -n 2 -w 0 --json " + json);
   EXPECT_EQ(result.code, 0) << result.errors;
-  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 hosts, backend local\n", 0), 0u);
+  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 host, backend local\n", 0), 0u);
   const auto rows = nlohmann::json::parse(read(json))["rows"];
   ASSERT_EQ(rows.size(), 8u);
   EXPECT_EQ(rows[0]["collective"], "all_reduce");
@@ -246,8 +246,8 @@ TEST_F(Command, BenchCommShowsWhatCodecsCostAndSave) {
       "bench comm --backend local --codec all --touched 0.125 -b 1M -e 1M -n 2 -w 0 --json " +
       json);
   EXPECT_EQ(result.code, 0) << result.errors;
-  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 hosts, backend local\n"
-                                "# 1 threads per rank, topk ratio 0.01, share of rows touched "
+  EXPECT_EQ(result.output.rfind("# 2 ranks on 1 host, backend local\n"
+                                "# 1 thread per rank, topk ratio 0.01, share of rows touched "
                                 "0.125\n",
                                 0),
             0u);

@@ -42,7 +42,7 @@ TEST(RankDevice, TooFewGpusAreAnErrorUnlessTheyAreShared) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Exit::config);
     EXPECT_STREQ(error.what(),
-                 "[dist.backend] 2 ranks on host a see 1 GPUs, and NCCL needs one for each; start "
+                 "[dist.backend] 2 ranks on host a see 1 GPU, and NCCL needs one for each; start "
                  "fewer, or share them with dist.backend mpi, which exchanges through the host");
   }
 }

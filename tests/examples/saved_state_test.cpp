@@ -111,7 +111,7 @@ TEST(SavedState, ResidualsAreSummedSoThatNothingIsLost) {
       EXPECT_EQ(saved.residual_notes(state, ranks).size(), ranks == before ? 0u : 1u);
       if (ranks == 2) {
         EXPECT_EQ(saved.residual_notes(state, ranks)[0],
-                  "what codecs left out of 1 parameters on 5 ranks is summed up on 2");
+                  "what codecs left out of 1 parameter on 5 ranks is summed up on 2");
       }
     }
 }
@@ -132,14 +132,15 @@ TEST(SavedState, ErrorFeedbackTurnedOnOrOffIsTold) {
   const SavedState saved(save(folder, 1, [](int) -> std::vector<NamedTensor> {
     return {{piece("v", 0, 4, ".residual"), counting(0, 4)}};
   }));
-  EXPECT_EQ(saved.residual_notes({}, 1),
-            (std::vector<std::string>{"what codecs left out of 1 parameters is dropped: they have "
-                                      "no error feedback now"}));
+  EXPECT_EQ(
+      saved.residual_notes({}, 1),
+      (std::vector<std::string>{"what codecs left out of 1 parameter is dropped: nothing makes "
+                                "up for it without error feedback"}));
   const Tensor residual = counting(0, 4), owned = counting(0, 4);
   const std::vector<NamedTensor> state = {{piece("w", 0, 4, ".residual"), residual},
                                           {piece("w", 0, 4, ".owner_residual"), owned}};
   EXPECT_EQ(saved.residual_notes(state, 1)[0],
-            "error feedback of 1 parameters starts from zero: the checkpoint has none");
+            "error feedback of 1 parameter starts from zero: the checkpoint has none");
   saved.restore(state, 0, 1);
   expect_same_bits(residual, Tensor::zeros({1, 4}));
   expect_same_bits(owned, Tensor::zeros({1, 4}));

@@ -117,11 +117,10 @@ TEST_F(Reports, LogHasAHeaderPerAttempt) {
   for (const std::string& part :
        {"attempt 1 on " + host_of_tests() + ": commit ", std::string("attempt 2 on "),
         std::string(", compiler "), std::string(", flags "),
-        std::string("2 ranks (local) on 1 hosts, 1 threads each; "),
-        std::string(" cores usable of "), std::string("environment OMP_WAIT_POLICY="),
-        std::string("gpt2 with "), std::string("MFU counts "),
-        std::string("GEMM measured here at start"), std::string("validation loss "),
-        std::string("saved run/checkpoints/step-00000002"),
+        std::string("2 ranks (local) on 1 host, 1 thread each; "), std::string(" cores usable of "),
+        std::string("environment OMP_WAIT_POLICY="), std::string("gpt2 with "),
+        std::string("MFU counts "), std::string("GEMM measured here at start"),
+        std::string("validation loss "), std::string("saved run/checkpoints/step-00000002"),
         std::string("done: 2 steps, newest checkpoint run/checkpoints/step-00000002")})
     EXPECT_NE(run.log.find(part), std::string::npos) << "\"" << part << "\" is not in:\n"
                                                      << run.log;
