@@ -2,7 +2,7 @@
 // of, with MPI's own collective beside ours in the same run. Columns and bus factors are
 // nccl-tests', so numbers can be compared: algbw = bytes / time, busbw = algbw x the share of bytes
 // each rank must move at best (2 (n-1)/n for all-reduce, (n-1)/n for the two halves, 1 for
-// broadcast). Printing to a file and option parsing are the command's.
+// broadcast). Printing to a file and option parsing are the command's. Read next: bench_codec.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Planning buckets and their parts. Read next: data_parallel.cpp.
+// Planning buckets and their parts. Read next: reducer.cpp.
 #include "dist/buckets.h"
 
 #include <algorithm>

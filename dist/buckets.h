@@ -1,6 +1,6 @@
 // Buckets: the flat memory in which gradients travel. Which parameter lies where, and which rank
 // owns which part, is decided here and depends on shapes, bucket size and number of ranks alone.
-// Read next: data_parallel.h.
+// Read next: reducer.cpp.
 #pragma once
 
 #include <cstdint>

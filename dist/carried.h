@@ -1,5 +1,5 @@
 // What a bucket's exchange leaves from one step to the next: residuals of lossy codecs, momenta.
-// What is added to what, and when, is the exchange's matter. Read next: staged_exchange.cpp.
+// What is added to what, and when, is the exchange's matter. Read next: accumulator.h.
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
 // Where the time of a step's communication went: what hid behind backward, what the step waited
 // for, and whether it waited for data under way or for a rank that was not there yet. Read next:
-// data_parallel.cpp.
+// step_trace.h.
 #pragma once
 
 #include <algorithm>

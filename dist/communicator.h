@@ -1,6 +1,6 @@
 // What a rank can ask of the other ranks: asynchronous operations on symmetric windows of bytes. It
 // knows neither tensors nor gradients nor codecs: the caller's reader does the arithmetic. The
-// semantics stand in prose in README.md. Read next: host_communicator.h, which runs them on a CPU.
+// semantics stand in prose in README.md. Read next: config.h.
 #pragma once
 
 #include <chrono>

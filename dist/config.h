@@ -1,6 +1,6 @@
 // The run config's `dist` section. Each field has its default here and its help text in visit(),
 // and nowhere else. What a combination of sections means is checked where all sections are known.
-// Read next: communicator.h.
+// Read next: ../core/cpu/tree_sum.h.
 #pragma once
 
 #include <cstdint>

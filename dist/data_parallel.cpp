@@ -1,4 +1,4 @@
-// What a config asks for, as a composition of parts. Read next: naive.cpp, then reducer.cpp.
+// What a config asks for, as a composition of parts. Read next: comm_times.h.
 #include "dist/data_parallel.h"
 
 #include "dist/naive.h"

@@ -1,5 +1,5 @@
 // Sleeping on a 32-bit word that may lie in memory shared between processes, with a time limit:
-// what std::atomic::wait offers neither of.
+// what std::atomic::wait offers neither of. Read next: watchdog.h.
 #pragma once
 
 #include <linux/futex.h>

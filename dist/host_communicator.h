@@ -2,8 +2,8 @@
 // started operations: it publishes, watches the peers' counters in shared memory, tests messages to
 // other hosts, runs the readers, and sleeps on its doorbell in between. The same code serves ranks
 // that are threads and ranks that are processes; only the Transport differs. It does not know MPI,
-// and it does not retry: the first failure ends it on every rank. Read next:
-// transport.h, host_communicator.cpp, then host_thread.cpp from run() downwards.
+// and it does not retry: the first failure ends it on every rank. Read next: host_communicator.cpp,
+// then host_thread.cpp from run() downwards.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,7 @@
 // What an operation looks at on its host, and what it sends to other hosts and receives from them.
 // Within a host nothing is copied but what came from outside. Between hosts: a part goes straight
 // to the rank that needs it, once per host where several do or where several contribute to a sum.
+// Read next: device_communicator.h.
 #include <map>
 
 #include "dist/host_operation.h"

@@ -1,6 +1,6 @@
 // How this process was started, and what around it changes results or speed: foreign launchers,
 // cores, environment variables. Nothing here prints; the log header and the start-up comparison use
-// it.
+// it. Read next: links.h.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // What the links between hosts give, measured when a run starts, beside what their network ports
 // promise: so that RDMA that became TCP, a port that was negotiated down and a route over the wrong
-// network are seen before a day is lost on them. Read next: links.cpp.
+// network are seen before a day is lost on them. Read next: links.cpp, codec.h.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// The formulas, term by term. Read next: stages.h.
+// The formulas, term by term. Read next: verify.h.
 #include "dist/memory.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Ranks that are processes started by mpirun. Within a host they share memory; MPI carries what
 // goes between hosts and starts everything. One thread makes every MPI call from MPI_Init to
 // MPI_Finalize and sleeps between polls, because Open MPI's own waiting burns the core that should
-// compute. Read next: bench_comm.h.
+// compute. Read next: futex.h.
 #pragma once
 
 #include <functional>

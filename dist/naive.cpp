@@ -1,6 +1,6 @@
 // After backward, one parameter after the other: copy the gradient where all can see it, sum over
 // ranks, copy it back. Not used in practice, but the place to start, and what the bucketed form is
-// tested against. Read next: reducer.h.
+// tested against. Read next: buckets.h.
 #include "dist/naive.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Read next: overlap_bound.h, which says what is computed.
+// Transfers one after the other on one link. Read next: memory.h.
 #include "dist/overlap_bound.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // How long a step takes at best when its transfers hide behind its computing, and what cannot be
-// hidden. Arithmetic on a trace; it measures nothing. Read next: ../examples/bench_overlap.cpp.
+// hidden. Arithmetic on a trace; it measures nothing. Read next: overlap_bound.cpp.
 #pragma once
 
 #include <vector>

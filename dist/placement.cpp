@@ -1,4 +1,4 @@
-// The three residences, from the simplest to the leanest. Read next: bucket_exchange.h.
+// The three residences, from the simplest to the leanest. Read next: stages.h.
 #include "dist/placement.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // goes on with the next. Buckets are launched in order of their index, never of their readiness, so
 // that all ranks issue the same sequence (Li et al., "PyTorch Distributed", VLDB 2020). What
 // happens to a bucket is bucket_exchange.h's matter, where parameters live placement.cpp's. Read
-// next: ../examples/replica.cpp.
+// next: bucket_exchange.h.
 #include "dist/reducer.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Gradients have memory of their own and are encoded into the window. The owner of a part decodes
 // and sums in fp32. If the codec is lossy the owner's sum goes through it as well, whether or not
 // it travels, so that what the optimizer sees is the same in every stage. How runs lie on the wire
-// is wire.h's matter. Read next: reducer.cpp.
+// is wire.h's matter. Read next: placement.h.
 #include <algorithm>
 #include <optional>
 

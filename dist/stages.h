@@ -1,5 +1,5 @@
 // What each ZeRO stage splits among the ranks, and which settings follow from a config. Read next:
-// data_parallel.cpp.
+// data_parallel.cpp, which goes by them, then comm_times.h.
 #pragma once
 
 #include <array>

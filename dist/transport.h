@@ -1,7 +1,6 @@
 // What HostCommunicator needs from the world outside: who is there, memory shared within a host,
 // and messages between hosts. Two kinds: threads of one process (local.cpp) and processes
-// (mpi.cpp). All calls come from one thread, the communication thread. Read next:
-// host_communicator.h.
+// (mpi.cpp). All calls come from one thread, the communication thread. Read next: local.h.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Comparing ranks. Read next: data_parallel.cpp.
+// Comparing ranks. Read next: host_communicator.h.
 #include "dist/verify.h"
 
 #include <xxhash.h>

@@ -1,7 +1,7 @@
 // Are all ranks the same run? Configs, builds, parameter names, shapes and weights are compared as
-// lines of text, so that an error can say which line differs, and between which ranks.
-// Replicas that drift apart train on without a sign; nothing else would notice. Read next:
-// data_parallel.h.
+// lines of text, so that an error can say which line differs, and between which ranks. Replicas
+// that drift apart train on without a sign; nothing else would notice. Read next:
+// host_communicator.h.
 #pragma once
 
 #include <span>

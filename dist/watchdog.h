@@ -1,6 +1,6 @@
 // The last resort against a thread that hangs where no error can be thrown, such as inside MPI_Init
 // or MPI_Finalize: the process says so and ends with Exit::restart. Ordinary waits have limits of
-// their own (host_thread.cpp), whose messages say more.
+// their own (host_thread.cpp), whose messages say more. Read next: launch.h.
 #pragma once
 
 #include <chrono>

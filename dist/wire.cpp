@@ -1,4 +1,4 @@
-// Read next: staged_exchange.cpp.
+// Read next: carried.h.
 #include "dist/wire.h"
 
 #include <algorithm>

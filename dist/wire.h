@@ -1,6 +1,6 @@
 // What of a bucket travels and as which bytes: the runs of a part, one after the other, each as its
 // codec or as plain fp32. It sends nothing and sums nothing, and keeps nothing from one step to the
-// next. Read next: wire.cpp, then staged_exchange.cpp, which uses it.
+// next. Read next: wire.cpp, carried.h.
 #pragma once
 
 #include <span>

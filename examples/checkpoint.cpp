@@ -1,5 +1,5 @@
-// Each system call's place in the order below is the promise; see checkpoint.h.
-// Read next: run_folder.cpp.
+// Each system call's place in the order below is the promise; see checkpoint.h. Read next:
+// safetensors.h.
 #include "examples/checkpoint.h"
 
 #include <xxhash.h>

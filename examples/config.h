@@ -1,6 +1,6 @@
 // Config: everything a run is told, one section per part of the code. Sections that belong to a
 // library stand there (nn/config.h, data/config.h, ...), the three that belong to the run stand
-// here. What may be combined is checked in validate.h. Read next: config_io.h.
+// here. What may be combined is checked in validate.h. Read next: config_fields.h.
 #pragma once
 
 #include <cstdint>

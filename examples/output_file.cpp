@@ -1,4 +1,4 @@
-// Writing files. Read next: safetensors.cpp.
+// Writing files. Read next: saved_state.h.
 #include "examples/output_file.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // A file being written for good: streamed, counted and hashed on the way, synced at the end. It
 // does not rename or clean up: what a half-written file means is for the caller to say
-// (checkpoint.h). Read next: safetensors.h.
+// (checkpoint.h). Read next: saved_state.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Cores and threads of a rank. Read next: trainer.cpp.
+// Cores and threads of a rank. Read next: trainer.h.
 #include "examples/ranks.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-// Read next: replica.cpp.
+// Read next: ranks.h.
 #include "examples/recorded_steps.h"
 
 #include "core/backend.h"

@@ -1,4 +1,5 @@
-// Data-parallel training, one step at a time. Read step() first. Read next: trainer.cpp.
+// Data-parallel training, one step at a time. Read step() first. Read next: step_account.h,
+// recorded_steps.h, trainer.h.
 #include "examples/replica.h"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // Replica: one rank's copy of the model with everything that trains it: data, gradient exchange,
 // optimizer. It can do a step, evaluate, and be saved and restored; it decides nothing about when.
-// Read next: replica.cpp, whose step() is the whole of data-parallel training; trainer.h for the
-// loop.
+// Read next: replica.cpp, whose step() is the whole of data-parallel training.
 #pragma once
 
 #include <memory>

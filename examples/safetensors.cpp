@@ -1,5 +1,5 @@
-// Reading trusts nothing: a header comes from a file that may be cut, foreign or forged.
-// Read next: checkpoint.cpp.
+// Reading trusts nothing: a header comes from a file that may be cut, foreign or forged. Read next:
+// output_file.h.
 #include "examples/safetensors.h"
 
 #include <algorithm>

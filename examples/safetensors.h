@@ -3,7 +3,7 @@
 //   {"__metadata__": {text: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [b,
 //   e]}}; the elements, row-major, little-endian, offsets counted from the header's end, without
 //   holes.
-// Nothing here knows what the tensors mean. Read next: checkpoint.h.
+// Nothing here knows what the tensors mean. Read next: output_file.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SavedRun: what a checkpoint says of the run that made it, beside the tensors, and whether a run
-// may go on from it. Read next: trainer.cpp.
+// may go on from it. Read next: saved_run.cpp, then checkpoint.h.
 #pragma once
 
 #include <map>

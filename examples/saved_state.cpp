@@ -1,4 +1,4 @@
-// Names to pieces, pieces to tensors. Read next: trainer.cpp, which saves and loads.
+// Names to pieces, pieces to tensors. Read next: run_folder.h.
 #include "examples/saved_state.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Read next: trainer.cpp.
+// Read next: saved_run.h.
 #include "examples/start_point.h"
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Where a step's time went, of which bytes and memory. Read next: replica.cpp.
+// Which figure counts what. Read next: recorded_steps.h.
 #include "examples/step_account.h"
 
 #include <algorithm>

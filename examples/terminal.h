@@ -1,5 +1,5 @@
 // Does a person watch what this process prints? Under mpirun stdout is a pseudo-terminal whatever
-// mpirun's own stdout is, so mpirun's is what counts. Read next: run_log.h.
+// mpirun's own stdout is, so mpirun's is what counts. Read next: main.cpp.
 #pragma once
 
 #include <string>

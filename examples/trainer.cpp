@@ -1,4 +1,4 @@
-// The training run. Read run() first. Read next: checkpoint.cpp.
+// The training run. Read run() first. Read next: start_point.h.
 #include "examples/trainer.h"
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Each rule with its message. Read next: ranks.h, which calls it once the number of ranks is known.
+// Each rule with its message. ranks.cpp calls it once the number of ranks is known. Read next:
+// replica.h.
 #include "examples/validate.h"
 
 #include <algorithm>
