@@ -1,5 +1,5 @@
 // The engine: order and number of contributions, hooks, deep graphs, recomputation, buffers. The
-// rules of single ops are checked in ops_test.cpp.
+// rules of single ops are checked by op_rows.h's tables.
 #include <gtest/gtest.h>
 
 #include "core/ops.h"

@@ -1,7 +1,7 @@
 // Checks an op against a naive double-precision formula: its result, and its gradient against
 // central differences of that formula. Where tolerances come from: every element is compared within
 // a number of roundings (16 of fp32; where bf16 is stored, also 4 of bf16) of the sum of its terms'
-// magnitudes, which the differences give as well. The rows are in ops_test.cpp.
+// magnitudes, which the differences give as well. Read next: op_rows.h.
 #pragma once
 
 #include <functional>
