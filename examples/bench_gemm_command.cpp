@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct GemmOptionsOfCommand {
+struct GemmBenchOptions {
   std::string config, json;
   std::vector<std::string> set;
   double seconds = 0.3;
@@ -82,7 +82,7 @@ std::vector<Row> measure(const Layer& layer, int64_t tokens, DType dtype, double
   return rows;
 }
 
-void run(const GemmOptionsOfCommand& options, const Config& config, Communicator& communicator) {
+void run(const GemmBenchOptions& options, const Config& config, Communicator& communicator) {
   check_json(options.json);
   const MachineLoad load;
   const DType dtype = config.train.dtype();
@@ -130,7 +130,7 @@ void run(const GemmOptionsOfCommand& options, const Config& config, Communicator
 void add_bench_gemm(CLI::App& bench, Exit& exit) {
   CLI::App* command =
       bench.add_subcommand("gemm", "the matrix products of a step, and the peak for MFU");
-  auto options = std::make_shared<GemmOptionsOfCommand>();
+  auto options = std::make_shared<GemmBenchOptions>();
   add_config_options(*command, options->config, options->set)->required();
   command->add_option("--seconds", options->seconds, "time per layer")
       ->check(finite())

@@ -2,7 +2,6 @@
 // them. Without optimizer state: a run resumes from its checkpoints, or starts anew from an
 // exported file (model.init_from). Read next: saved_state.h.
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,36 +40,18 @@ std::vector<NamedTensor> load_weights(const SavedModel& saved, bool masters) {
   return weights;
 }
 
-// Beside it first, so that a file of this name is always a whole one.
-FileSum write_beside_and_rename(const std::string& out, const std::vector<NamedTensor>& tensors,
-                                const TextMap& metadata) {
-  const std::string path = replaceable(out);
-  const std::string temporary = path + ".tmp";
-  try {
-    const FileSum sum = write_safetensors(temporary, tensors, metadata);
-    std::error_code error;
-    std::filesystem::rename(temporary, path, error);
-    if (error) fail_to("rename to " + path, temporary, error.value());
-    sync_path(std::filesystem::absolute(path).parent_path());
-    return sum;
-  } catch (const Error&) {
-    std::error_code ignored;  // the first error is the one to tell
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
-}
-
 void export_action(const Options& options) {
   const SavedModel saved = find_model(options.source);
   Allocator allocator(host_memory());
   AllocatorScope scope(allocator);
   const std::vector<NamedTensor> weights = load_weights(saved, options.masters);
-  const FileSum sum =
-      write_beside_and_rename(options.out, weights,
-                              {{"format", "pt"},  // whom Python's transformers ask for
-                               {"checkpoint", saved.checkpoint.path},
-                               {"step", std::to_string(saved.checkpoint.step)},
-                               {"config", print_config(saved.config)}});
+  const TextMap metadata = {{"format", "pt"},  // whom Python's transformers ask for
+                            {"checkpoint", saved.checkpoint.path},
+                            {"step", std::to_string(saved.checkpoint.step)},
+                            {"config", print_config(saved.config)}};
+  const FileSum sum = replace_file(replaceable(options.out), [&](const std::string& beside) {
+    return write_safetensors(beside, weights, metadata);
+  });
   fmt::print("{}: {} tensors of step {}, {} bytes\n", options.out, weights.size(),
              saved.checkpoint.step, sum.bytes);
 }

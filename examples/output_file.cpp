@@ -74,13 +74,27 @@ std::string replaceable(const std::string& path) {
   return place.string();
 }
 
-void replace_file(const std::string& path, std::string_view content) {
+FileSum replace_file(const std::string& path,
+                     const std::function<FileSum(const std::string& beside)>& write) {
   const std::string beside = path + ".tmp";
-  OutputFile file(beside, static_cast<int64_t>(content.size()));
-  file.write(content.data(), content.size());
-  file.finish();
-  if (std::rename(beside.c_str(), path.c_str()) != 0) fail_to("replace", path, errno);
-  sync_path(std::filesystem::absolute(path).parent_path());
+  try {
+    const FileSum sum = write(beside);
+    if (std::rename(beside.c_str(), path.c_str()) != 0) fail_to("replace", path, errno);
+    sync_path(std::filesystem::absolute(path).parent_path());
+    return sum;
+  } catch (const Error&) {
+    std::error_code ignored;  // the first error is the one to tell
+    std::filesystem::remove(beside, ignored);
+    throw;
+  }
+}
+
+void replace_file(const std::string& path, std::string_view content) {
+  replace_file(path, [&](const std::string& beside) {
+    OutputFile file(beside, static_cast<int64_t>(content.size()));
+    file.write(content.data(), content.size());
+    return file.finish();
+  });
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -52,7 +53,10 @@ FileSum sum_of_file(const std::string& path);
 // pipe, a folder.
 std::string replaceable(const std::string& path);
 
-// Replaces a small file as a whole: written beside it as PATH.tmp, synced, renamed.
+// Replaces a file as a whole: `write` makes and syncs PATH.tmp, which is then renamed. After an
+// error the file is as it was, with nothing beside it.
+FileSum replace_file(const std::string& path,
+                     const std::function<FileSum(const std::string& beside)>& write);
 void replace_file(const std::string& path, std::string_view content);
 
 }  // namespace lockstep

@@ -64,20 +64,19 @@ template <class... Args>
 int64_t header_length(const MappedFile& file) {
   if (file.size() < 8)
     bad(file.path(),
-        "{} bytes; a safetensors file starts with 8 bytes that say how long its "
-        "header is",
+        "{} bytes; a safetensors file starts with 8 bytes that say how long its header is",
         file.size());
   uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
   if (length > longest_header)
     bad(file.path(),
-        "starts with a header length of {}, more than the format's limit of {}; this "
-        "is no safetensors file",
+        "starts with a header length of {}, more than the format's limit of {}; this is no "
+        "safetensors file",
         length, longest_header);
   if (length > static_cast<uint64_t>(file.size() - 8))
     bad(file.path(),
-        "the header should end at byte {}, the file has {} bytes; it is cut: copy or "
-        "write it again",
+        "the header should end at byte {}, the file has {} bytes; it is cut: copy or write it "
+        "again",
         length + 8, file.size());
   return static_cast<int64_t>(length);
 }
@@ -96,8 +95,7 @@ json parse_header(const MappedFile& file, int64_t length) {
     header = json::parse(text, on_event);
   } catch (const json::exception&) {
     bad(file.path(),
-        "the header of {} bytes is not JSON; this is no safetensors file, or a damaged "
-        "one",
+        "the header of {} bytes is not JSON; this is no safetensors file, or a damaged one",
         length);
   }
   if (!header.is_object())

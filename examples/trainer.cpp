@@ -34,6 +34,14 @@ bool is_due(int64_t every, int64_t t) {
   return every > 0 && t % every == 0;
 }
 
+std::string step_line(const StepMetrics& m, int64_t steps) {
+  return fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.0f} tok/s  MFU {:.2f}  {:.0f} ms = "
+      "{:.0f} compute + {:.0f} exposed comm + {:.0f} wait + {:.0f} data",
+      m.step, std::to_string(steps).size(), steps, m.loss, m.lr, m.grad_norm, m.tokens_per_s,
+      *m.mfu, m.step_ms, m.compute_ms, m.exposed_comm_ms, m.wait_ms, m.data_ms);
+}
+
 }  // namespace
 
 Trainer::Trainer(const Config& config, Communicator& communicator)
@@ -309,12 +317,16 @@ void Trainer::report(const StepMetrics& step, bool last) {
                        static_cast<double>(m.tokens);
   m.mfu = flops / (m.step_ms * 1e6) / (peak_gflops_ * communicator_.size());
   metrics_->append(m);
-  std::string line = fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.0f} tok/s  MFU {:.2f}  {:.0f} ms = "
-      "{:.0f} compute + {:.0f} exposed comm + {:.0f} wait + {:.0f} data",
-      m.step, std::to_string(config_.train.steps).size(), config_.train.steps, m.loss, m.lr,
-      m.grad_norm, m.tokens_per_s, *m.mfu, m.step_ms, m.compute_ms, m.exposed_comm_ms, m.wait_ms,
-      m.data_ms);
+  warn_of(m);
+  if (m.val_loss)
+    log_->info(fmt::format("step {}  validation loss {:.4f} nats per token", m.step, *m.val_loss));
+  if (last || m.step == 1 || is_due(config_.log.every, m.step))
+    log_->info(step_line(m, config_.train.steps));
+  else
+    log_->progress(step_line(m, config_.train.steps));
+}
+
+void Trainer::warn_of(const StepMetrics& m) {
   if (*m.mfu > 1 && !mfu_doubted_) {
     mfu_doubted_ = true;
     log_->warn(
@@ -327,14 +339,8 @@ void Trainer::report(const StepMetrics& step, bool last) {
   if (m.step == 1)
     for (const std::string& name : replica_.unused_parameters())
       log_->warn(name + " gets no gradient; it counts as zero");
-  if (m.val_loss)
-    log_->info(fmt::format("step {}  validation loss {:.4f} nats per token", m.step, *m.val_loss));
   if (const std::string slow = rank_times_.warning(communicator_.topology()); !slow.empty())
     log_->warn(slow);
-  if (last || m.step == 1 || is_due(config_.log.every, m.step))
-    log_->info(line);
-  else
-    log_->progress(line);
 }
 
 // Every rank generates the same text, because parameters may have to be gathered for it.

@@ -38,6 +38,7 @@ class Trainer {
   void occasional_work(StepMetrics& metrics, bool last);
   void stop_if_diverged(int64_t t) const;
   void report(const StepMetrics& metrics, bool last);
+  void warn_of(const StepMetrics& metrics);
   void print_sample(int64_t t);
   bool should_save(int64_t t, bool last);
   void save(int64_t t);
