@@ -138,8 +138,7 @@ BenchCommRow bench_row(Case& c, const Collective& collective, const BenchCommOpt
                      [&] { return seconds_of([&] { collective.ours(c); }); });
   if (c.communicator.backend() == "mpi") {
     row.mpi = measure(c, collective, options, c.result.data(), [&] {
-      double seconds =
-          0;  // without the hop to the thread that owns MPI: ours pays it, MPI need not
+      double seconds = 0;  // without the hop to MPI's thread: ours pays it, MPI need not
       c.communicator.call([&] { seconds = seconds_of([&] { collective.mpi(c); }); });
       return seconds;
     });

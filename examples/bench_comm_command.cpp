@@ -171,11 +171,18 @@ std::string footer() {
 }
 
 // What can be said before any rank starts.
-void check_codec_options(const CLI::App& command, const BenchCodecOptions& options) {
-  if (command.count("--ratio") > 0 && options.codec != "topk" && options.codec != "all")
+void check_options(const CLI::App& command, const CommOptions& options) {
+  if (command.count("--ranks") > 0 && options.backend != "local")
+    fail(
+        Exit::usage,
+        "[bench comm] --ranks means nothing to backend {}, whose ranks mpirun starts; use its -np, "
+        "or --backend local",
+        options.backend);
+  const std::string& codec = options.codecs.codec;
+  if (command.count("--ratio") > 0 && codec != "topk" && codec != "all")
     fail(Exit::usage, "[bench comm] --ratio means nothing to codec {}; use --codec topk or all",
-         options.codec);
-  for (const CodecEntry& entry : codec_table()) entry.make(options.codec_options);
+         codec);
+  for (const CodecEntry& entry : codec_table()) entry.make(options.codecs.codec_options);
 }
 
 // Of sizes and repetitions, for collectives and codecs alike.
@@ -252,7 +259,7 @@ void add_bench_comm(CLI::App& bench, Exit& exit) {
   command->footer(footer());
   command->callback([options, command, &exit] {
     options->codec = command->count("--codec") > 0;
-    check_codec_options(*command, options->codecs);
+    check_options(*command, *options);
     const auto body = [&](Communicator& communicator) { comm_action(*options, communicator); };
     if (options->backend == "local")
       run_local(options->ranks, {}, body);

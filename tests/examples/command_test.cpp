@@ -198,6 +198,13 @@ TEST_F(Command, BenchCommOfOneRankIsRefused) {
                  "--backend local");
 }
 
+TEST_F(Command, BenchCommRefusesRanksThatMpirunStarts) {
+  expect_failure(
+      "bench comm --ranks 4", 64,
+      "[bench comm] --ranks means nothing to backend mpi, whose ranks mpirun starts; use "
+      "its -np, or --backend local");
+}
+
 TEST_F(Command, VersionTellsTheBuild) {
   const Result result = trainer("--version");
   EXPECT_EQ(result.code, 0) << result.errors;
