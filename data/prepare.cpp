@@ -241,6 +241,23 @@ class PartialFolder {
   bool complete_ = false;
 };
 
+// Where validation begins, in text that can be split and read.
+size_t checked_split(const PrepareOptions& options, std::string_view text) {
+  if (text.empty()) fail(Exit::data, "[data] {} is empty; name a file with text", options.text);
+  const size_t split = split_point(text, options.val_fraction);
+  const size_t bad = options.tokenizer == "bytes" ? text.npos : invalid_utf8(text);
+  if (bad != text.npos)
+    fail(Exit::data,
+         "[data] {} is not UTF-8 at byte {}; convert it (iconv -t UTF-8) or use tokenizer bytes",
+         options.text, bad);
+  if (split == 0)
+    fail(Exit::data,
+         "[data] {} of {} bytes and val_fraction {} leave nothing to train on; use more text or a "
+         "smaller fraction",
+         options.text, text.size(), options.val_fraction);
+  return split;
+}
+
 }  // namespace
 
 bool is_prepared(const PrepareOptions& options) {
@@ -256,25 +273,12 @@ PrepareResult prepare(const PrepareOptions& options) {
   check_options(options);
   const MappedFile file(options.text);
   const std::string_view text = file.text();
-  if (text.empty()) fail(Exit::data, "[data] {} is empty; name a file with text", options.text);
-  const size_t split = split_point(text, options.val_fraction);
-
-  fs::path out = options.out;
-  if (!out.has_filename()) out = out.parent_path();  // a trailing slash
   const bool trains = options.tokenizer == "train";
   std::unique_ptr<Tokenizer> tokenizer;
   if (!trains) tokenizer = open_tokenizer(options.tokenizer);
-  const size_t bad = options.tokenizer == "bytes" ? text.npos : invalid_utf8(text);
-  if (bad != text.npos)
-    fail(Exit::data,
-         "[data] {} is not UTF-8 at byte {}; convert it (iconv -t UTF-8) or use tokenizer bytes",
-         options.text, bad);
-
-  if (split == 0)
-    fail(Exit::data,
-         "[data] {} of {} bytes and val_fraction {} leave nothing to train on; use more text or a "
-         "smaller fraction",
-         options.text, text.size(), options.val_fraction);
+  const size_t split = checked_split(options, text);
+  fs::path out = options.out;
+  if (!out.has_filename()) out = out.parent_path();  // a trailing slash
   const std::string record = record_of(options);
   PartialFolder partial(out, record);
   if (trains) {

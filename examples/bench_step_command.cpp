@@ -101,11 +101,11 @@ struct Report {
 
 Report begin_report(const StepOptions& options, const Config& config, Replica& replica,
                     const Communicator& communicator, const FlopsPerToken& flops) {
-  const Report report{{{"config", options.config},
-                       {"precision", config.train.precision},
-                       {"ranks", communicator.size()},
-                       {"threads", num_threads()}},
-                      communicator.rank() == 0};
+  Report report{{{"config", options.config},
+                 {"precision", config.train.precision},
+                 {"ranks", communicator.size()},
+                 {"threads", num_threads()}},
+                communicator.rank() == 0};
   report.print("# {} {}, {} parameters, {}; {} x {}; {} tokens per step\n", config.model.arch,
                options.config, replica.model().parameter_count(), config.train.precision,
                plural(communicator.size(), "rank"), plural(num_threads(), "thread"),

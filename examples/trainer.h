@@ -16,6 +16,11 @@
 
 namespace lockstep {
 
+// 0: never.
+inline bool is_due(int64_t every, int64_t t) {
+  return every > 0 && t % every == 0;
+}
+
 class Trainer {
  public:
   // Collective. Rank 0 opens the run folder and takes its lock.
