@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -39,11 +40,21 @@ const PrepareResult& tokens() {
   return result;
 }
 
+// A trainer that runs on devices, which these tests run on then: tests/cuda_on_cpu names it.
+const char* device_trainer() {
+  return std::getenv("TINY_RUN_DEVICE_TRAINER");
+}
+
 Json tiny_config() {
   return {{"model", {{"n_layer", 2}, {"n_head", 2}, {"d_model", 32}, {"max_seq_len", 32}}},
           {"data", {{"train", tokens().train}, {"val", tokens().val}}},
           {"optim", {{"lr", 3e-3}, {"schedule", "constant"}}},
-          {"train", {{"steps", 6}, {"seq_len", 32}, {"micro_batch", 2}, {"threads", 1}}},
+          {"train",
+           {{"steps", 6},
+            {"seq_len", 32},
+            {"micro_batch", 2},
+            {"threads", 1},
+            {"device", device_trainer() ? "cuda" : "cpu"}}},
           {"log", {{"progress", "plain"}}}};
 }
 
@@ -131,7 +142,8 @@ Ended Process::wait() {
   return {code, read_text(output_), read_text(errors_)};
 }
 
-TinyRun::TinyRun() : program_(LOCKSTEP_BINARY_DIR "/examples/trainer") {}
+TinyRun::TinyRun()
+    : program_(device_trainer() ? device_trainer() : LOCKSTEP_BINARY_DIR "/examples/trainer") {}
 
 void TinyRun::configure(const std::string& name, const Json& changes, Launch launch) {
   Json config = tiny_config();
