@@ -2,7 +2,8 @@
 # Everything that can be learned of one NVIDIA GPU in under 10 minutes, in one report. Needs a build with the CUDA
 # module (examples/build.sh build).
 #   tests/gpu.sh [--report FILE=gpu-report.md] [--build FOLDER=build]
-# Each part has a time limit and is reported whether it passed, failed, ran out of time, or why it was left out:
+# Each part has a time limit, all have 590 s, and each is reported whether it passed, failed, ran out of time, or why it
+# was left out:
 #   1. the tests of kernels and ops on the GPU (tests/gpu), but those whose StepScalars are the host's;
 #   2. compute-sanitizer's memcheck, racecheck, synccheck and initcheck on small shapes of them;
 #   3. the trainer on synthetic tokens: bench-small and gpt2-124m-cuda, 1 rank; bench-small again with NCCL, and with
@@ -33,12 +34,14 @@ fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-failures=0
+failures=0 SECONDS=0
 say() { echo "$@" | tee -a "$report"; }
 # part TITLE SECONDS COMMAND...: runs it, and keeps the end of what it said.
 part() {
-  local title=$1 limit=$2 status=0 start=$SECONDS verdict=passed
+  local title=$1 limit=$2 left=$((590 - SECONDS)) status=0 start=$SECONDS verdict=passed
   shift 2
+  [ "$left" -ge 10 ] || { left_out "$title" "no time was left"; return; }
+  [ "$left" -ge "$limit" ] || limit=$left
   echo "== $title" >&2
   timeout --kill-after=10 "$limit" "$@" > "$scratch/out" 2>&1 || status=$?
   case $status in
