@@ -1,3 +1,4 @@
+// What /proc/meminfo and the limits of control groups leave. Read next: allocator.cpp.
 #include "core/free_memory.h"
 
 #include <algorithm>

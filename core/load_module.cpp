@@ -1,3 +1,4 @@
+// Looking for a module beside the program, and opening it. Read next: cuda/open.cpp.
 #include "core/load_module.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,5 @@
+// Something like a gradient, encoded and decoded on every rank. Read next:
+// ../examples/bench_comm_command.cpp.
 #include "dist/bench_codec.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The table of collectives, and how one is timed and checked. Read next: bench_codec.h.
 #include "dist/bench_comm.h"
 
 #include <mpi.h>

@@ -1,3 +1,4 @@
+// Between barriers, so that the slowest rank counts. Read next: bench_comm.h.
 #include "dist/bench_times.h"
 
 #include <algorithm>

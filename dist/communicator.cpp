@@ -1,3 +1,5 @@
+// What all communicators share: names of ranks and moments, what is checked before anything starts,
+// sums of floats. Read next: config.h.
 #include "dist/communicator.h"
 
 #include <algorithm>

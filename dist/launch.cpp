@@ -1,3 +1,4 @@
+// From environment variables, /proc and the scheduler. Read next: links.h.
 #include "dist/launch.h"
 
 #include <sched.h>

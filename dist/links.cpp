@@ -1,3 +1,4 @@
+// Looking up ports, measuring links, and what to say of both. Read next: codec.h.
 #include "dist/links.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Threads that meet, lend each other memory and hand over letters. Read next: mpi.h.
 #include "dist/local.h"
 
 #include <sys/mman.h>
@@ -25,6 +26,7 @@ constexpr std::chrono::seconds kLeaveTime{3};
 
 // What the threads share: a meeting point, and letters for ranks that pretend to be on other hosts.
 struct LocalWorld {
+  using Memories = std::vector<std::shared_ptr<std::byte>>;
   struct Letter {
     int from, to, tag;
     ByteView bytes;
@@ -46,11 +48,9 @@ struct LocalWorld {
   int returned = 0;  // ranks that have
   int arrived = 0;
   uint64_t meeting = 0;
-  std::vector<std::shared_ptr<std::byte>>
-      memory;  // laid on the table for the next meeting, by rank
-  std::vector<std::shared_ptr<std::byte>>
-      agreed;  // of the last meeting: whole until all come again
-  std::vector<std::shared_ptr<std::byte>> offered;  // by handle
+  Memories memory;   // laid on the table for the next meeting, by rank
+  Memories agreed;   // of the last meeting: whole until all come again
+  Memories offered;  // by handle
   std::list<Letter> letters;
 };
 

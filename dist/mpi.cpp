@@ -1,3 +1,5 @@
+// Processes: who is where, memory by file descriptor, messages in pieces that MPI can count. Read
+// next: futex.h.
 #include "dist/mpi.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Who is there and what went wrong, the same for threads and processes. Read next: local.h.
 #include "dist/transport.h"
 
 #include <algorithm>

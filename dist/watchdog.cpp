@@ -1,3 +1,4 @@
+// A thread that looks at a clock. Read next: launch.h.
 #include "dist/watchdog.h"
 
 #include <unistd.h>

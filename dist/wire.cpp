@@ -1,4 +1,4 @@
-// Read next: carried.h.
+// Encoding and decoding runs, and their places in a part. Read next: carried.h.
 #include "dist/wire.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The questions: each is the trace with one thing changed. Read next: dist/overlap_bound.cpp.
 #include "examples/bench_what_if.h"
 
 #include <nlohmann/json.hpp>

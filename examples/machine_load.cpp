@@ -1,3 +1,4 @@
+// Two looks at /proc/stat, less what the ranks had themselves. Read next: bench_command.h.
 #include "examples/machine_load.h"
 
 #include <sys/resource.h>

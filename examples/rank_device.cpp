@@ -1,4 +1,4 @@
-// Read next: ranks.cpp.
+// Choosing among the GPUs that the ranks of a host see. Read next: ranks.cpp.
 #include "examples/rank_device.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Who is slow: by medians, and by counting who was last. Read next: trainer_report.cpp.
 #include "examples/rank_times.h"
 
 #include <algorithm>

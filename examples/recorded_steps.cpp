@@ -1,4 +1,4 @@
-// Read next: ranks.h.
+// Recording a micro-step, and replaying it. Read next: ranks.h.
 #include "examples/recorded_steps.h"
 
 #include "core/backend.h"

@@ -1,4 +1,4 @@
-// Read next: export_command.cpp.
+// The checkpoint that --run or --checkpoint means. Read next: export_command.cpp.
 #include "examples/saved_model.h"
 
 #include <CLI/CLI.hpp>

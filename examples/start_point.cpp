@@ -1,4 +1,4 @@
-// Read next: saved_run.h.
+// None, auto or a path, and what each finds. Read next: saved_run.h.
 #include "examples/start_point.h"
 
 #include <filesystem>

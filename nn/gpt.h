@@ -13,10 +13,8 @@ namespace lockstep {
 
 // Arithmetic of one token, forward and backward, for MFU.
 struct FlopsPerToken {
-  double
-      matmul;  // 6 N, N = parameters that take part in a matrix product (a tied head counts once)
-  double attention;  // 6 L T C: half of 12 L T C for scores and weighted sums, since the mask is
-                     // causal
+  double matmul;     // 6 N, N: parameters in a matrix product, a tied head once
+  double attention;  // 6 L T C: of 12 L T C for scores and weighted sums, half is masked
   double total() const { return matmul + attention; }
 };
 

@@ -1,3 +1,4 @@
+// Every way to give an op its inputs, and the comparison. Read next: op_rows.h.
 #include "tests/core/op_suite.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Starting the worlds, and the main() of those programs. Read next: communicator_test.cpp.
 #include "tests/dist/worlds.h"
 
 #include <gtest/gtest.h>
