@@ -29,4 +29,12 @@ struct Matrix {
   }
 };
 
+// The same for a product's result, which is stored by rows.
+inline Matrix result_matrix(const Tensor& out) {
+  const Matrix m(out);
+  check(m.column_stride == 1, "[gemm] result {} is stored by columns; rows are right",
+        to_string(out));
+  return m;
+}
+
 }  // namespace lockstep

@@ -44,6 +44,15 @@ void parallel_for(int64_t n, Body&& body) {
   for (int64_t i = 0; i < n; ++i) body(i);
 }
 
+// The same for long items: a thread takes the next one when it has done its own, in order of i.
+template <class Body>
+void parallel_on_demand(int64_t n, Body&& body) {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic) if (n > 1)
+#endif
+  for (int64_t i = 0; i < n; ++i) body(i);
+}
+
 // body(begin, end) over pieces of [0, n) of `grain` items (a property of the work, never of the
 // number of threads, so that partial sums over pieces are the same on any machine).
 template <class Body>

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int64_t tile = 64;  // queries or keys
 constexpr int64_t strip = lanes;
+// A head's rows lie a page apart. Waiting for them was a sixth of the time.
+constexpr int rows_ahead = 4;  // with every four rows of a product
 
 int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -91,36 +93,6 @@ void unpack(const float* x, const Layout& at, int64_t rows, const Sink& y, int64
   for (int64_t r = 0; r < rows; ++r) y.write(x + r * at.wide, offset + r * step, at.d);
 }
 
-// Memory that is needed soon, asked for a few rows at a time between products: a head's rows lie a
-// page apart, so the processor does not see them coming. Waiting for them was a sixth of the time.
-class Ahead {
- public:
-  void start() { runs_ = next_ = 0; }
-  // Rows of d elements, `step` apart, that a Source will read or a Sink write.
-  template <class Operand>
-  void add(const Operand& x, int64_t offset, int64_t step, int64_t rows, const Layout& at) {
-    const int64_t size = x.element_bytes();
-    run_[runs_++] = {x.address(offset), step * size, rows, at.d * size};
-  }
-  void some() {
-    for (int i = 0; i < rows_per_call && next_ < runs_; ++i) {
-      Run& run = run_[next_];
-      prefetch(run.row, run.bytes);
-      run.row += run.step;
-      if (--run.rows == 0) ++next_;
-    }
-  }
-
- private:
-  static constexpr int rows_per_call = 4;  // more than the first-level cache can wait for stalls it
-  struct Run {
-    const char* row;
-    int64_t step, rows, bytes;
-  };
-  Run run_[8];
-  int runs_ = 0, next_ = 0;
-};
-
 // scores [keys, queries] = a [keys, wide] b [wide, queries], below the diagonal only on a tile
 // there.
 void score_product(const Layout& at, bool diagonal, const float* a, const float* b, float* scores,
@@ -129,7 +101,7 @@ void score_product(const Layout& at, bool diagonal, const float* a, const float*
     const int64_t first = diagonal ? key / strip * strip : 0;
     multiply(tile - first, at.wide, {a + key * at.wide, at.wide, 1}, b + first, tile,
              scores + key * tile + first, tile, false);
-    ahead.some();
+    ahead.some(rows_ahead);
   }
 }
 
@@ -139,7 +111,7 @@ void add_per_query(const Layout& at, bool diagonal, const float* p, const float*
   for (int64_t query = 0; query < tile; query += rows_at_once) {
     const int64_t keys = diagonal ? query / strip * strip + strip : tile;
     multiply(at.wide, keys, {p + query, 1, tile}, x, at.wide, y + query * at.wide, at.wide, true);
-    ahead.some();
+    ahead.some(rows_ahead);
   }
 }
 
@@ -150,7 +122,7 @@ void add_per_key(const Layout& at, bool diagonal, const float* p, const float* x
     const int64_t first = diagonal ? key / strip * strip : 0;
     multiply(at.wide, tile - first, {p + key * tile + first, tile, 1}, x + first * at.wide, at.wide,
              y + key * at.wide, at.wide, true);
-    ahead.some();
+    ahead.some(rows_ahead);
   }
 }
 
@@ -239,10 +211,10 @@ void CpuBackend::attention(const Tensor& qkv, const Heads& heads, Tensor& o, Ten
       pack(source, at.v(here), at.packed, here.rows, at, v + first * at.wide);
       pack(source, at.q(here), at.packed, here.rows, at, q);
       ahead.start();
-      ahead.add(sink, at.o(here), at.o_row, here.rows, at);
+      ahead.add(sink, at.o(here), at.o_row, here.rows, at.d);
       if (next.b < at.batch)
         for (const int64_t offset : {at.q(next), at.k(next), at.v(next)})
-          ahead.add(source, offset, at.packed, next.rows, at);
+          ahead.add(source, offset, at.packed, next.rows, at.d);
       transpose(tile, at.wide, q, at.wide, at.scale, qt, tile);
       std::fill_n(out, tile * at.wide, 0.0f);
       Online softmax;
@@ -300,15 +272,15 @@ void CpuBackend::attention_grad(const Tensor& qkv, const Heads& heads, const Ten
         pack(do_source, at.o(here), at.o_row, here.rows, at, grad);
         pack(o_source, at.o(here), at.o_row, here.rows, at, out);
         ahead.start();
-        ahead.add(sink, at.q(here), at.packed, here.rows, at);
+        ahead.add(sink, at.q(here), at.packed, here.rows, at.d);
         if (next.b < at.batch) {
           for (const int64_t offset : {at.q(next), at.k(next), at.v(next)})
-            ahead.add(source, offset, at.packed, next.rows, at);
-          ahead.add(do_source, at.o(next), at.o_row, next.rows, at);
-          ahead.add(o_source, at.o(next), at.o_row, next.rows, at);
+            ahead.add(source, offset, at.packed, next.rows, at.d);
+          ahead.add(do_source, at.o(next), at.o_row, next.rows, at.d);
+          ahead.add(o_source, at.o(next), at.o_row, next.rows, at.d);
         }
         for (const int64_t offset : {at.k(here), at.v(here)})
-          ahead.add(sink, offset, at.packed, here.rows, at);
+          ahead.add(sink, offset, at.packed, here.rows, at.d);
         transpose(tile, at.wide, q, at.wide, at.scale, qt, tile);
         transpose(tile, at.wide, grad, at.wide, 1.0f, grad_t, tile);
         std::fill_n(dq, tile * at.wide, 0.0f);

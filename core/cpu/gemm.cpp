@@ -1,169 +1,145 @@
-// Matrix products by oneDNN's matmul primitive. A primitive is built once per shape and kept by the
-// thread that uses it: one object run by two threads at once gives wrong results. Fp32 stays fp32
-// whatever DNNL_DEFAULT_FPMATH_MODE says. Read next: attention.cpp, which has products of its own.
-#include <array>
-#include <map>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
-
+// Matrix products and what is done with a finished row of a tile while it is in cache: scaling,
+// bias, GELU, rounding. bf16 goes to oneDNN where the processor has a matrix unit. Read next:
+// attention.cpp, which has products of its own.
 #include "core/cpu/cpu_backend.h"
-#include "core/cpu/rows.h"
+#include "core/cpu/gemm_onednn.h"
+#include "core/cpu/product.h"
+#include "core/cpu/row_sums.h"
 #include "core/matrix.h"
 
 namespace lockstep {
 
 namespace {
 
-using Dims = dnnl::memory::dims;
-
-dnnl::memory::data_type dnnl_type(DType t) {
-  check(t == DType::f32 || t == DType::bf16, "[gemm] {} operand; f32 and bf16 are right",
-        name_of(t));
-  return t == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+Operand operand(const Tensor& t, const Matrix& m, int64_t batch) {
+  return {Source(t), batch * m.batch_stride, m.row_stride, m.column_stride};
 }
 
-dnnl::memory::desc desc_of(const Matrix& m) {
-  return {Dims{m.batch, m.rows, m.columns}, dnnl_type(m.type),
-          Dims{m.batch_stride, m.row_stride, m.column_stride}};
+void check_types(const Tensor& a, const Tensor& b, const Tensor& out) {
+  for (const Tensor* t : {&a, &b, &out})
+    check(t->dtype() == DType::f32 || t->dtype() == DType::bf16,
+          "[gemm] {} operand; f32 and bf16 are right", name_of(t->dtype()));
 }
 
-// A primitive with its operands, whose addresses are set for each call.
-struct Plan {
-  dnnl::matmul primitive;
-  dnnl::memory scratchpad;
-  std::unordered_map<int, dnnl::memory> arguments;
-  int64_t scratch_bytes;
-};
-
-// Alpha is the first post-operation.
-constexpr int alpha_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1;
-
-dnnl::engine& engine() {
-  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
-  return cpu;
+void scale(float factor, int64_t n, float* x) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-Plan make_plan(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
-  const auto f32 = dnnl::memory::data_type::f32;
-  const dnnl::memory::desc one({1, 1, 1}, f32, Dims{1, 1, 1});
-  dnnl::memory::desc bias;
-  dnnl::primitive_attr attr;
-  attr.set_fpmath_mode(dnnl::fpmath_mode::strict);
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  dnnl::post_ops post;
-  // With a factor read at run time the bias is added after it; oneDNN's own bias comes before.
-  const bool bias_after = options.bias && options.alpha;
-  if (options.bias)
-    bias = dnnl::memory::desc({1, 1, out.columns}, dnnl_type(options.bias->dtype()),
-                              Dims{out.columns, out.columns, 1});
-  // A product by a tensor of one element: oneDNN's run-time output scale has no fast kernel.
-  if (options.alpha) post.append_binary(dnnl::algorithm::binary_mul, one);
-  if (bias_after) post.append_binary(dnnl::algorithm::binary_add, bias);
-  if (options.accumulate) post.append_sum(1.0f);
-  attr.set_post_ops(post);
-
-  const auto matmul = options.bias && !bias_after
-                          ? dnnl::matmul::desc(desc_of(a), desc_of(b), bias, desc_of(out))
-                          : dnnl::matmul::desc(desc_of(a), desc_of(b), desc_of(out));
-  const dnnl::matmul::primitive_desc pd(matmul, attr, engine());
-  const auto memory = [](const dnnl::memory::desc& d) {
-    return dnnl::memory(d, engine(), DNNL_MEMORY_NONE);
-  };
-  Plan plan{dnnl::matmul(pd),
-            memory(pd.scratchpad_desc()),
-            {},
-            static_cast<int64_t>(pd.scratchpad_desc().get_size())};
-  plan.arguments = {{DNNL_ARG_SRC, memory(desc_of(a))},
-                    {DNNL_ARG_WEIGHTS, memory(desc_of(b))},
-                    {DNNL_ARG_DST, memory(desc_of(out))},
-                    {DNNL_ARG_SCRATCHPAD, plan.scratchpad}};
-  if (options.bias)
-    plan.arguments[bias_after ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1
-                              : DNNL_ARG_BIAS] = memory(bias);
-  if (options.alpha) plan.arguments[alpha_argument] = memory(one);
-  return plan;
+// Adds elements [column, column + n) of the bias to x.
+void add_bias(const Source& bias, int64_t column, int64_t n, float* x) {
+  alignas(64) float buffer[tile_columns];
+  const float* b = bias.read(column, n, buffer);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] += b[i];
 }
 
-// Everything a primitive was specialised for, the number of threads included.
-using Key = std::array<int64_t, 16>;
-
-Key key_of(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
-  const auto code = [](DType t) { return static_cast<int64_t>(t); };
-  return {out.batch,
-          out.rows,
-          out.columns,
-          a.columns,
-          a.batch,
-          a.batch_stride,
-          a.row_stride,
-          a.column_stride,
-          b.batch,
-          b.batch_stride,
-          b.row_stride,
-          b.column_stride,
-          code(a.type) * 256 + code(out.type),
-          num_threads(),
-          options.bias ? code(options.bias->dtype()) : -1,
-          options.alpha != nullptr ? 2 + options.accumulate : 0 + options.accumulate};
+// The product of two matrices whose results, each [m, width] without gaps, are `touched`.
+template <class Run, class... Touched>
+void multiply_plain(const Tensor& a, const Tensor& b, Run&& run, const Touched&... touched) {
+  const Matrix from(a), by(b);
+  const int64_t width = by.columns;
+  const Finish finish{run, [&](Ahead& ahead, int64_t row, int64_t rows, int64_t column, int64_t n) {
+                        (ahead.add(touched, row * width + column, width, rows, n), ...);
+                      }};
+  multiply({operand(a, from, 0), operand(b, by, 0), from.rows, width, from.columns, finish});
 }
 
-Plan& plan_for(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOptions& options) {
-  thread_local std::map<Key, Plan> plans;
-  constexpr size_t most = 1024;  // generation sees a new shape for every length
-  const Key key = key_of(a, b, out, options);
-  const auto found = plans.find(key);
-  if (found != plans.end()) return found->second;
-  if (plans.size() >= most) plans.clear();
-  return plans.emplace(key, make_plan(a, b, out, options)).first->second;
+bool by_onednn(const Tensor& a) {
+  static const bool matrix_unit = onednn_has_matrix_unit();
+  return matrix_unit && a.dtype() == DType::bf16;
+}
+
+// oneDNN keeps only the last result; an empty product is not multiplied at all.
+bool in_two_passes(const Tensor& a) {
+  return by_onednn(a) || a.numel() == 0;
 }
 
 }  // namespace
 
 void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) {
   if (out.numel() == 0) return;
-  const Matrix a_matrix(a), b_matrix(b), out_matrix(out);
-  if (a_matrix.columns == 0) {  // an empty product is zero
-    if (options.bias)
-      copy(*options.bias, out, options.accumulate);
-    else if (!options.accumulate)
-      fill(out, 0.0f);
+  check_types(a, b, out);
+  if (a.dim(-1) == 0) {  // an empty product is zero
+    if (options.bias) return copy(*options.bias, out, options.accumulate);
+    if (!options.accumulate) fill(out, 0.0f);
     return;
   }
-  try {
-    Plan& plan = plan_for(a_matrix, b_matrix, out_matrix, options);
-    const Scratch<std::byte> scratch(plan.scratch_bytes);
-    plan.scratchpad.set_data_handle(scratch.data());
-    for (auto& [argument, memory] : plan.arguments) {
-      if (argument == DNNL_ARG_SRC)
-        memory.set_data_handle(a.raw());
-      else if (argument == DNNL_ARG_WEIGHTS)
-        memory.set_data_handle(b.raw());
-      else if (argument == DNNL_ARG_DST)
-        memory.set_data_handle(out.raw());
-      else if (argument == alpha_argument)
-        memory.set_data_handle(options.alpha->raw());
-      else if (argument != DNNL_ARG_SCRATCHPAD)
-        memory.set_data_handle(options.bias->raw());
-    }
-    thread_local dnnl::stream stream(engine());
-    plan.primitive.execute(stream, plan.arguments);
-  } catch (const dnnl::error& e) {
-    fail(Exit::internal, "[gemm] oneDNN refused {} x {} to {}: {}", to_string(a), to_string(b),
-         to_string(out), e.what());
+  if (by_onednn(a)) return onednn_gemm(a, b, out, options);
+  const Matrix to = result_matrix(out);
+  const Sink sink(out, options.accumulate);
+  const float alpha = options.alpha ? options.alpha->item<float>() : 1.0f;
+  const Source bias(options.bias ? *options.bias : out);
+  const Matrix from(a), by(b);
+  for (int64_t z = 0; z < to.batch; ++z) {
+    const auto at = [&](int64_t row, int64_t column) {
+      return z * to.batch_stride + row * to.row_stride + column;
+    };
+    const Finish finish{[&](int64_t row, int64_t column, int64_t n, float* x) {
+                          if (options.alpha) scale(alpha, n, x);
+                          if (options.bias) add_bias(bias, column, n, x);
+                          sink.write(x, at(row, column), n);
+                        },
+                        [&](Ahead& ahead, int64_t row, int64_t rows, int64_t column, int64_t n) {
+                          ahead.add(sink, at(row, column), to.row_stride, rows, n);
+                        }};
+    multiply({operand(a, from, z), operand(b, by, z), to.rows, to.columns, from.columns, finish});
   }
 }
 
-// Two passes: oneDNN applies functions after a product, but keeps only the last result.
 void CpuBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
                            Tensor& pre, Tensor& y) {
-  gemm(a, b, pre, {.bias = bias});
-  unary(gelu, pre, y);
+  if (in_two_passes(a)) {
+    gemm(a, b, pre, {.bias = bias});
+    return unary(gelu, pre, y);
+  }
+  const int64_t width = pre.dim(1);
+  const Sink pre_sink(pre), y_sink(y);
+  const Source bias_source(bias ? *bias : pre);
+  std::visit(
+      [&](const auto& fn) {
+        const auto run = [&](int64_t row, int64_t column, int64_t n, float* x) {
+          if (bias) add_bias(bias_source, column, n, x);
+          pre_sink.write(x, row * width + column, n);
+          const auto f = fn;
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) x[i] = f(x[i]);
+          y_sink.write(x, row * width + column, n);
+        };
+        multiply_plain(a, b, run, pre_sink, y_sink);
+      },
+      gelu);
 }
 
 void CpuBackend::gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu,
                                 const Tensor& pre, Tensor& dpre, Tensor* db, bool accumulate_db) {
-  gemm(a, b, dpre, {});
-  gelu_bias_grad(gelu, pre, dpre, dpre, db, accumulate_db);
+  if (in_two_passes(a)) {
+    gemm(a, b, dpre, {});
+    return gelu_bias_grad(gelu, pre, dpre, dpre, db, accumulate_db);
+  }
+  const int64_t width = pre.dim(1);
+  RowSums sums(pre.dim(0), width);
+  const Source pre_source(pre);
+  const Sink sink(dpre);
+  std::visit(
+      [&](const auto& fn) {
+        const auto run = [&](int64_t row, int64_t column, int64_t n, float* x) {
+          alignas(64) float buffer[tile_columns];
+          const float* p = pre_source.read(row * width + column, n, buffer);
+          float* sum = sums.partial(row) + column;
+          if (row % rows_per_piece == 0) std::fill_n(sum, n, 0.0f);
+          const auto f = fn;
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) {
+            x[i] *= f.grad(p[i], f(p[i]));
+            sum[i] += x[i];
+          }
+          sink.write(x, row * width + column, n);
+        };
+        multiply_plain(a, b, run, pre_source, sink);
+      },
+      gelu);
+  if (db) sums.write(0, *db, accumulate_db);
 }
 
 }  // namespace lockstep

@@ -24,6 +24,9 @@ class RowSums {
     });
   }
 
+  // The sum [width] of the piece that `row` is in, for callers with loops of their own. Not zeroed.
+  float* partial(int64_t row) { return partial_.data() + row / rows_per_piece * width_; }
+
   // out [n] = columns [first, first + n) of the sums
   void write(int64_t first, const Tensor& out, bool accumulate) {
     const Sink sink(out, accumulate);

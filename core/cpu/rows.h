@@ -32,6 +32,13 @@ class Source {
     convert(static_cast<const bf16*>(data_) + offset, buffer, n);
     return buffer;
   }
+  // n contiguous elements, copied into `out` [n].
+  void copy(int64_t offset, int64_t n, float* out) const {
+    if (narrow_)
+      convert(static_cast<const bf16*>(data_) + offset, out, n);
+    else
+      std::copy_n(static_cast<const float*>(data_) + offset, n, out);
+  }
   const char* address(int64_t offset) const {
     return static_cast<const char*>(data_) + offset * element_bytes();
   }
@@ -89,6 +96,35 @@ template <class Operand>
 void prefetch(const Operand& x, int64_t offset, int64_t n) {
   prefetch(x.address(offset), n * x.element_bytes());
 }
+
+// Rows that are needed soon and that the processor does not see coming, asked for a few at a time
+// between products: more at once than the first-level cache can wait for stalls everything.
+class Ahead {
+ public:
+  void start() { runs_ = next_ = 0; }
+  // Rows of n elements, `step` elements apart, that a Source will read or a Sink write.
+  template <class Operand>
+  void add(const Operand& x, int64_t offset, int64_t step, int64_t rows, int64_t n) {
+    const int64_t size = x.element_bytes();
+    if (rows > 0) run_[runs_++] = {x.address(offset), step * size, rows, n * size};
+  }
+  void some(int rows) {
+    for (int i = 0; i < rows && next_ < runs_; ++i) {
+      Run& run = run_[next_];
+      prefetch(run.row, run.bytes);
+      run.row += run.step;
+      if (--run.rows == 0) ++next_;
+    }
+  }
+
+ private:
+  struct Run {
+    const char* row;
+    int64_t step, rows, bytes;
+  };
+  Run run_[8];
+  int runs_ = 0, next_ = 0;
+};
 
 // `count` rows of `width` floats for each thread, every one 64-byte aligned.
 class ThreadRows {

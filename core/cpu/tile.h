@@ -65,8 +65,25 @@ inline void multiply(int64_t n, int64_t k, Factor a, const float* b, int64_t b_s
   }
 }
 
-// y [n, m] = factor * x [m, n] transposed; m and n multiples of 16. Each block of 16 x 16 is turned
-// in registers: step w swaps, between rows w apart, the lanes whose indices differ in bit w.
+// A block of 16 x 16 turned in registers: step w swaps, between rows w apart, the lanes whose
+// indices differ in bit w.
+inline void transpose_block(Lanes (&row)[lanes]) {
+  for (int w = 1; w < lanes; w *= 2) {
+    LaneIndices first, second;  // into the concatenation of two rows
+    for (int l = 0; l < lanes; ++l) {
+      first[l] = l & w ? lanes + l - w : l;
+      second[l] = l & w ? lanes + l : l + w;
+    }
+    for (int r = 0; r < lanes; ++r)
+      if (!(r & w)) {
+        const Lanes a = row[r], b = row[r + w];
+        row[r] = __builtin_shuffle(a, b, first);
+        row[r + w] = __builtin_shuffle(a, b, second);
+      }
+  }
+}
+
+// y [n, m] = factor * x [m, n] transposed; m and n multiples of 16.
 inline void transpose(int64_t m, int64_t n, const float* x, int64_t x_step, float factor, float* y,
                       int64_t y_step) {
   for (int64_t i = 0; i < m; i += lanes)
@@ -74,19 +91,7 @@ inline void transpose(int64_t m, int64_t n, const float* x, int64_t x_step, floa
       Lanes row[lanes];
       for (int r = 0; r < lanes; ++r)
         row[r] = *reinterpret_cast<const Lanes*>(x + (i + r) * x_step + j) * factor;
-      for (int w = 1; w < lanes; w *= 2) {
-        LaneIndices first, second;  // into the concatenation of two rows
-        for (int l = 0; l < lanes; ++l) {
-          first[l] = l & w ? lanes + l - w : l;
-          second[l] = l & w ? lanes + l : l + w;
-        }
-        for (int r = 0; r < lanes; ++r)
-          if (!(r & w)) {
-            const Lanes a = row[r], b = row[r + w];
-            row[r] = __builtin_shuffle(a, b, first);
-            row[r + w] = __builtin_shuffle(a, b, second);
-          }
-      }
+      transpose_block(row);
       for (int r = 0; r < lanes; ++r) *reinterpret_cast<Lanes*>(y + (j + r) * y_step + i) = row[r];
     }
 }

@@ -1,7 +1,9 @@
 // gemm against a product in double precision: transposes, batches, bias, alpha, accumulation, both
 // types, odd and empty sizes; and two threads that multiply at the same time.
+#include <functional>
 #include <thread>
 
+#include "core/cpu/gemm_onednn.h"
 #include "tests/core/kernel_data.h"
 
 namespace lockstep {
@@ -30,7 +32,9 @@ Tensor operand(const Case& c, int64_t rows, int64_t columns, bool transposed, ui
   return transposed ? t.transposed() : t;
 }
 
-void run(const Case& c) {
+using Gemm = std::function<void(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions&)>;
+
+void run(const Case& c, const Gemm& gemm) {
   const Tensor a = operand(c, c.m, c.k, c.a_transposed, 1);
   const Tensor b = operand(c, c.k, c.n, c.b_transposed, 2);
   const Tensor bias = random_tensor({c.n}, c.in, 3);
@@ -53,7 +57,7 @@ void run(const Case& c) {
     if (c.accumulate) sum += want[i], magnitude += std::fabs(want[i]);
     want[i] = sum, size[i] = magnitude;
   }
-  backend().gemm(a, b, out, {c.bias ? &bias : nullptr, c.alpha ? &alpha : nullptr, c.accumulate});
+  gemm(a, b, out, {c.bias ? &bias : nullptr, c.alpha ? &alpha : nullptr, c.accumulate});
   // A sum of k + 2 terms errs by at most (k + 2) u |terms|, one rounding of the result besides.
   expect_near(
       out, want,
@@ -64,15 +68,46 @@ void run(const Case& c) {
       describe(c));
 }
 
+void run(const Case& c) {
+  run(c, [](const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) {
+    backend().gemm(a, b, out, options);
+  });
+}
+
+// Every combination of transposes, bias, alpha and accumulation.
+void run_variants(int64_t batch, int64_t m, int64_t k, int64_t n, DType in, DType out,
+                  const std::function<void(const Case&)>& check_case) {
+  for (int bits = 0; bits < 32; ++bits)
+    check_case({batch, m, k, n, (bits & 1) != 0, (bits & 2) != 0, in, out, (bits & 4) != 0,
+                (bits & 8) != 0, (bits & 16) != 0});
+}
+
+constexpr std::pair<DType, DType> types[] = {
+    {DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}};
+
 TEST(KernelsGemm, EveryVariantAgreesWithDoublePrecision) {
   const int64_t sizes[][4] = {
       {0, 1, 1, 1}, {3, 5, 1, 4}, {0, 3, 9, 1}, {3, 17, 33, 29}, {0, 64, 96, 48}};
   for (const auto& [batch, m, k, n] : sizes)
-    for (int bits = 0; bits < 32; ++bits)
-      for (int types = 0; types < 3; ++types)
-        run({batch, m, k, n, (bits & 1) != 0, (bits & 2) != 0,
-             types == 0 ? DType::f32 : DType::bf16, types == 2 ? DType::bf16 : DType::f32,
-             (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0});
+    for (const auto& [in, out] : types)
+      run_variants(batch, m, k, n, in, out, [](const Case& c) { run(c); });
+}
+
+// Several tiles each way with ragged ends, several parts of the inner dimension, and an inner
+// dimension so long that b is packed a slab at a time.
+TEST(KernelsGemm, ProductsOfManyTiles) {
+  for (const auto& [in, out] : types) {
+    for (bool a_transposed : {false, true})
+      for (bool b_transposed : {false, true})
+        run({0, 267, 401, 437, a_transposed, b_transposed, in, out, true, false, true});
+    run({0, 5, 12000, 200, false, true, in, out, false, true, false});
+  }
+}
+
+// Where oneDNN multiplies bf16 it must say the same; here it can, everywhere.
+TEST(KernelsGemm, OneDnnAgreesToo) {
+  for (DType out : {DType::f32, DType::bf16})
+    run_variants(3, 17, 33, 29, DType::bf16, out, [](const Case& c) { run(c, onednn_gemm); });
 }
 
 TEST(KernelsGemm, EmptySizes) {
@@ -137,8 +172,8 @@ TEST(KernelsGemm, TwoThreadsAtOnceGetTheResultsOfOne) {
 
 TEST(KernelsGemm, ErrorsNameTheOperand) {
   const Tensor a = Tensor::zeros({4, 4}), ids = Tensor::zeros({4, 4}, DType::i32);
-  Tensor out = Tensor::zeros({2, 2});
-  const auto message = [&](const Tensor& x, const Tensor& y) -> std::string {
+  Tensor square = Tensor::zeros({4, 4});
+  const auto message = [&](const Tensor& x, const Tensor& y, Tensor out) -> std::string {
     try {
       backend().gemm(x, y, out, {});
     } catch (const Error& e) {
@@ -146,11 +181,13 @@ TEST(KernelsGemm, ErrorsNameTheOperand) {
     }
     return "no error";
   };
-  EXPECT_EQ(message(a.view({2, 2}, {4, 2}, 0), a),
+  EXPECT_EQ(message(a.view({2, 2}, {4, 2}, 0), a, square),
             "[gemm] strides [4, 2] of f32[2, 2]; one has to be 1");
-  EXPECT_EQ(message(a, ids), "[gemm] i32 operand; f32 and bf16 are right");
-  EXPECT_EQ(message(a.view({16}), a),
+  EXPECT_EQ(message(a, ids, square), "[gemm] i32 operand; f32 and bf16 are right");
+  EXPECT_EQ(message(a.view({16}), a, square),
             "[gemm] operand f32[16]; a matrix or a batch of them is right");
+  EXPECT_EQ(message(a, a, square.transposed()),
+            "[gemm] result f32[4, 4] is stored by columns; rows are right");
 }
 
 }  // namespace

@@ -1,0 +1,157 @@
+// A matrix product in tiles (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication", 2008, section 4). b is packed a slab of columns at a time, while the slab before
+// it is multiplied; threads take tiles of the result on demand, since cores of one machine are
+// seldom equally quick. Read next: gemm.cpp.
+#include "core/cpu/product.h"
+
+namespace lockstep {
+
+namespace {
+
+// Of the inner dimension at a time: a panel of b of so many rows stays in the first-level cache.
+constexpr int64_t depth = 192;
+// A tile, its part of a and its panels of b: a megabyte, for a second-level cache of two.
+constexpr int64_t tile_rows = 128;
+constexpr int64_t small_rows = rows_per_piece;
+constexpr int64_t a_row = depth + lanes, a_column = tile_rows + lanes;  // not powers of two apart
+constexpr int64_t slab_floats = int64_t{2} << 20;
+
+int64_t pieces(int64_t n, int64_t piece) {
+  return (n + piece - 1) / piece;
+}
+
+int64_t round_up(int64_t n, int64_t multiple) {
+  return pieces(n, multiple) * multiple;
+}
+
+// The rows of a product: large tiles first, small ones last, so that no thread waits long.
+class RowTiles {
+ public:
+  explicit RowTiles(int64_t rows)
+      : rows_(rows),
+        large_(rows * 3 / 4 / tile_rows),
+        small_(pieces(rows - large_ * tile_rows, small_rows)) {}
+  int64_t count() const { return large_ + small_; }
+  int64_t begin(int64_t i) const {
+    return std::min(i, large_) * tile_rows + std::max<int64_t>(i - large_, 0) * small_rows;
+  }
+  int64_t end(int64_t i) const { return std::min(rows_, begin(i + 1)); }
+
+ private:
+  int64_t rows_, large_, small_;
+};
+
+// Columns [first, first + columns) of b, packed: for every `depth` rows their panels of
+// block_columns one after the other.
+struct Slab {
+  int64_t first, columns;
+  float* data;
+
+  int64_t panels() const { return pieces(columns, block_columns); }
+  float* panel(int64_t row, int64_t rows, int64_t i) const {
+    return data + row * panels() * block_columns + i * rows * block_columns;
+  }
+  void pack(const Product& p, int64_t panel_index) const {
+    const int64_t column = panel_index * block_columns;
+    for (int64_t row = 0; row < p.k; row += depth) {
+      const int64_t rows = std::min(depth, p.k - row);
+      pack_columns(p.b, row, rows, first + column, std::min(block_columns, columns - column),
+                   panel(row, rows, panel_index));
+    }
+  }
+};
+
+// Rows [row, row + m) and columns [p, p + k) of a, by rows or by columns as they are in a, `step`
+// apart: where they are, or copied into `buffer` with rows of zeros up to a full block.
+struct Part {
+  const float* data;
+  int64_t step;
+};
+
+Part part_of(const Operand& a, int64_t row, int64_t m, int64_t p, int64_t k, float* buffer) {
+  const int64_t padded = round_up(m, block_rows);
+  if (!a.by_rows()) {
+    for (int64_t j = 0; j < k; ++j) {
+      float* out = buffer + j * a_column;
+      a.read(row, p + j, m, out);
+      std::fill(out + m, out + padded, 0.0f);
+    }
+    return {buffer, a_column};
+  }
+  const float* there = a.in_place(row, p);
+  if (there && m == padded) return {there, a.row_stride};
+  for (int64_t i = 0; i < m; ++i) a.read(row + i, p, k, buffer + i * a_row);
+  for (int64_t i = m; i < padded; ++i) std::fill_n(buffer + i * a_row, k, 0.0f);
+  return {buffer, a_row};
+}
+
+// Asks for the memory of a that part_of() will look at.
+void expect_part(const Operand& a, int64_t row, int64_t m, int64_t p, int64_t k, Ahead& ahead) {
+  if (a.by_rows())
+    ahead.add(a.source, a.at(row, p), a.row_stride, m, k);
+  else
+    ahead.add(a.source, a.at(row, p), a.column_stride, k, m);
+}
+
+// A tile of the product: rows [begin, end) and the slab's columns from `first` on, at most
+// tile_columns.
+void multiply_tile(const Product& product, const Slab& slab, int64_t begin, int64_t end,
+                   int64_t first, float* part, float* sums) {
+  const int64_t rows = end - begin, columns = std::min(tile_columns, slab.columns - first);
+  Ahead ahead;
+  for (int64_t p = 0; p < product.k; p += depth) {
+    const int64_t k = std::min(depth, product.k - p), left = product.k - p - k;
+    const Part a = part_of(product.a, begin, rows, p, k, part);
+    ahead.start();
+    if (left > 0)
+      expect_part(product.a, begin, rows, p + k, std::min(depth, left), ahead);
+    else
+      product.finish.expect(ahead, begin, rows, slab.first + first, columns);
+    for (int64_t j = 0; j < columns; j += block_columns) {
+      const float* b = slab.panel(p, k, (first + j) / block_columns);
+      for (int64_t i = 0; i < rows; i += block_rows) {
+        float* c = sums + i * tile_columns + j;
+        if (product.a.by_rows())
+          multiply_block<true>(k, a.data + i * a.step, a.step, b, c, tile_columns, p > 0);
+        else
+          multiply_block<false>(k, a.data + i, a.step, b, c, tile_columns, p > 0);
+        ahead.some(1);
+      }
+    }
+  }
+  for (int64_t i = 0; i < rows; ++i)
+    product.finish.run(begin + i, slab.first + first, columns, sums + i * tile_columns);
+}
+
+// Columns of b that are packed at once: as many as fit, but enough for an efficient product.
+int64_t slab_columns(int64_t n, int64_t k) {
+  const int64_t fit = slab_floats / k / tile_columns * tile_columns;
+  return std::min(round_up(n, block_columns), std::max(fit, tile_columns / 2));
+}
+
+}  // namespace
+
+void multiply(const Product& product) {
+  const int64_t width = slab_columns(product.n, product.k), slabs = pieces(product.n, width);
+  const Scratch<float> packed(std::min<int64_t>(slabs, 2) * width * product.k);
+  const ThreadRows part(1, std::max(tile_rows * a_row, depth * a_column));
+  const ThreadRows sums(1, round_up(tile_rows, block_rows) * tile_columns);
+  const RowTiles row_tiles(product.m);
+  const auto slab = [&](int64_t i) -> Slab {
+    return {i * width, std::min(width, product.n - i * width),
+            packed.data() + i % 2 * width * product.k};
+  };
+  // Round i packs slab i and multiplies slab i - 1.
+  for (int64_t i = 0; i <= slabs; ++i) {
+    const int64_t packs = i < slabs ? slab(i).panels() : 0;
+    const int64_t across = i > 0 ? pieces(slab(i - 1).columns, tile_columns) : 0;
+    parallel_on_demand(packs + row_tiles.count() * across, [&](int64_t task) {
+      if (task < packs) return slab(i).pack(product, task);
+      const int64_t down = (task - packs) / across, along = (task - packs) % across;
+      multiply_tile(product, slab(i - 1), row_tiles.begin(down), row_tiles.end(down),
+                    along * tile_columns, part[0], sums[0]);
+    });
+  }
+}
+
+}  // namespace lockstep
