@@ -194,8 +194,7 @@ std::vector<std::string> check_resumable(const SavedRun& saved, const SavedRun& 
                           : ": the same samples, but bits may differ");
   if (!any_world)
     notes.compare("the sum over micro-batches (dist.accumulate)", saved.accumulate, now.accumulate);
-  notes.compare("threads per rank", saved.threads, now.threads,
-                "; bits may differ with bf16 on a processor with AMX");
+  notes.compare("threads per rank", saved.threads, now.threads);
   notes.compare("the instruction set", saved.cpu, now.cpu);
   compare_environments(notes, saved.environment, now.environment);
   return std::move(notes.lines);

@@ -1,6 +1,6 @@
-// Matrix products and what is done with a finished row of a tile while it is in cache: scaling,
-// bias, GELU, rounding. bf16 goes to oneDNN where the processor has a matrix unit. Read next:
-// attention.cpp, which has products of its own.
+// Matrix products: oneDNN's, and our own where bf16 is multiplied without a matrix unit. What is
+// done with a row of the latter (scaling, bias, GELU, rounding) is done while its tile is in cache.
+// Read next: attention.cpp, which has products of its own.
 #include "core/cpu/cpu_backend.h"
 #include "core/cpu/gemm_onednn.h"
 #include "core/cpu/product.h"
@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 Operand operand(const Tensor& t, const Matrix& m, int64_t batch) {
-  return {Source(t), batch * m.batch_stride, m.row_stride, m.column_stride};
+  return {t.data<bf16>() + batch * m.batch_stride, m.row_stride, m.column_stride};
 }
 
 void check_types(const Tensor& a, const Tensor& b, const Tensor& out) {
@@ -45,9 +45,11 @@ void multiply_plain(const Tensor& a, const Tensor& b, Run&& run, const Touched&.
   multiply({operand(a, from, 0), operand(b, by, 0), from.rows, width, from.columns, finish});
 }
 
+// For fp32 oneDNN is up to a tenth faster than ours, for bf16 0.6 times as fast unless the
+// processor has a matrix unit.
 bool by_onednn(const Tensor& a) {
   static const bool matrix_unit = onednn_has_matrix_unit();
-  return matrix_unit && a.dtype() == DType::bf16;
+  return matrix_unit || a.dtype() == DType::f32;
 }
 
 // oneDNN keeps only the last result; an empty product is not multiplied at all.
@@ -65,8 +67,8 @@ void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmO
     if (!options.accumulate) fill(out, 0.0f);
     return;
   }
-  if (by_onednn(a)) return onednn_gemm(a, b, out, options);
   const Matrix to = result_matrix(out);
+  if (by_onednn(a)) return onednn_gemm(a, b, out, options);
   const Sink sink(out, options.accumulate);
   const float alpha = options.alpha ? options.alpha->item<float>() : 1.0f;
   const Source bias(options.bias ? *options.bias : out);

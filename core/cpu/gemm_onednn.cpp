@@ -1,6 +1,6 @@
-// Matrix products by oneDNN's matmul primitive, for processors with matrix units: oneDNN programs
-// those, our own product (gemm.cpp) does not. A primitive is built once per shape and kept by the
-// thread that uses it: one object run by two threads at once gives wrong results.
+// Matrix products by oneDNN's matmul primitive. A primitive is built once per shape and kept by the
+// thread that uses it: one object run by two threads at once gives wrong results. Fp32 stays fp32
+// whatever DNNL_DEFAULT_FPMATH_MODE says.
 #include "core/cpu/gemm_onednn.h"
 
 #include <array>

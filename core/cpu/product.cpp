@@ -1,4 +1,4 @@
-// A matrix product in tiles (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// A product in tiles (Goto and van de Geijn, "Anatomy of High-Performance Matrix
 // Multiplication", 2008, section 4). b is packed a slab of columns at a time, while the slab before
 // it is multiplied; threads take tiles of the result on demand, since cores of one machine are
 // seldom equally quick. Read next: gemm.cpp.
@@ -61,36 +61,27 @@ struct Slab {
   }
 };
 
-// Rows [row, row + m) and columns [p, p + k) of a, by rows or by columns as they are in a, `step`
-// apart: where they are, or copied into `buffer` with rows of zeros up to a full block.
-struct Part {
-  const float* data;
-  int64_t step;
-};
-
-Part part_of(const Operand& a, int64_t row, int64_t m, int64_t p, int64_t k, float* buffer) {
+// Rows [row, row + m) and columns [p, p + k) of a, copied by rows or by columns as they are in a,
+// with rows of zeros up to a full block.
+void copy_part(const Operand& a, int64_t row, int64_t m, int64_t p, int64_t k, float* out) {
   const int64_t padded = round_up(m, block_rows);
-  if (!a.by_rows()) {
-    for (int64_t j = 0; j < k; ++j) {
-      float* out = buffer + j * a_column;
-      a.read(row, p + j, m, out);
+  if (a.by_rows()) {
+    for (int64_t i = 0; i < m; ++i) convert(a.at(row + i, p), out + i * a_row, k);
+    for (int64_t i = m; i < padded; ++i) std::fill_n(out + i * a_row, k, 0.0f);
+  } else {
+    for (int64_t j = 0; j < k; ++j, out += a_column) {
+      convert(a.at(row, p + j), out, m);
       std::fill(out + m, out + padded, 0.0f);
     }
-    return {buffer, a_column};
   }
-  const float* there = a.in_place(row, p);
-  if (there && m == padded) return {there, a.row_stride};
-  for (int64_t i = 0; i < m; ++i) a.read(row + i, p, k, buffer + i * a_row);
-  for (int64_t i = m; i < padded; ++i) std::fill_n(buffer + i * a_row, k, 0.0f);
-  return {buffer, a_row};
 }
 
-// Asks for the memory of a that part_of() will look at.
+// Asks for what copy_part() will read.
 void expect_part(const Operand& a, int64_t row, int64_t m, int64_t p, int64_t k, Ahead& ahead) {
   if (a.by_rows())
-    ahead.add(a.source, a.at(row, p), a.row_stride, m, k);
+    ahead.add(a.at(row, p), a.row_stride, m, k);
   else
-    ahead.add(a.source, a.at(row, p), a.column_stride, k, m);
+    ahead.add(a.at(row, p), a.column_stride, k, m);
 }
 
 // A tile of the product: rows [begin, end) and the slab's columns from `first` on, at most
@@ -101,7 +92,7 @@ void multiply_tile(const Product& product, const Slab& slab, int64_t begin, int6
   Ahead ahead;
   for (int64_t p = 0; p < product.k; p += depth) {
     const int64_t k = std::min(depth, product.k - p), left = product.k - p - k;
-    const Part a = part_of(product.a, begin, rows, p, k, part);
+    copy_part(product.a, begin, rows, p, k, part);
     ahead.start();
     if (left > 0)
       expect_part(product.a, begin, rows, p + k, std::min(depth, left), ahead);
@@ -112,9 +103,9 @@ void multiply_tile(const Product& product, const Slab& slab, int64_t begin, int6
       for (int64_t i = 0; i < rows; i += block_rows) {
         float* c = sums + i * tile_columns + j;
         if (product.a.by_rows())
-          multiply_block<true>(k, a.data + i * a.step, a.step, b, c, tile_columns, p > 0);
+          multiply_block<a_row, 1>(k, part + i * a_row, b, c, tile_columns, p > 0);
         else
-          multiply_block<false>(k, a.data + i, a.step, b, c, tile_columns, p > 0);
+          multiply_block<1, a_column>(k, part + i, b, c, tile_columns, p > 0);
         ahead.some(1);
       }
     }

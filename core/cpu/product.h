@@ -1,5 +1,5 @@
-// The product of two matrices, tile by tile, and what becomes of each row of a tile. Read next:
-// product.cpp.
+// Our own product of two bf16 matrices, tile by tile, and what becomes of each row of a tile. Read
+// next: product.cpp.
 #pragma once
 
 #include <functional>

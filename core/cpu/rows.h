@@ -32,13 +32,6 @@ class Source {
     convert(static_cast<const bf16*>(data_) + offset, buffer, n);
     return buffer;
   }
-  // n contiguous elements, copied into `out` [n].
-  void copy(int64_t offset, int64_t n, float* out) const {
-    if (narrow_)
-      convert(static_cast<const bf16*>(data_) + offset, out, n);
-    else
-      std::copy_n(static_cast<const float*>(data_) + offset, n, out);
-  }
   const char* address(int64_t offset) const {
     return static_cast<const char*>(data_) + offset * element_bytes();
   }
@@ -105,8 +98,10 @@ class Ahead {
   // Rows of n elements, `step` elements apart, that a Source will read or a Sink write.
   template <class Operand>
   void add(const Operand& x, int64_t offset, int64_t step, int64_t rows, int64_t n) {
-    const int64_t size = x.element_bytes();
-    if (rows > 0) run_[runs_++] = {x.address(offset), step * size, rows, n * size};
+    add(x.address(offset), x.element_bytes(), step, rows, n);
+  }
+  void add(const bf16* x, int64_t step, int64_t rows, int64_t n) {
+    add(reinterpret_cast<const char*>(x), sizeof(bf16), step, rows, n);
   }
   void some(int rows) {
     for (int i = 0; i < rows && next_ < runs_; ++i) {
@@ -122,6 +117,10 @@ class Ahead {
     const char* row;
     int64_t step, rows, bytes;
   };
+  void add(const char* first, int64_t size, int64_t step, int64_t rows, int64_t n) {
+    if (rows > 0) run_[runs_++] = {first, step * size, rows, n * size};
+  }
+
   Run run_[8];
   int runs_ = 0, next_ = 0;
 };

@@ -38,11 +38,10 @@ class Bits : public TinyRun {
   int models_ = 0;
 };
 
-TEST_F(Bits, DoNotDependOnReducerTransportBucketsOverlapWorkersThreadsRecomputation) {
+TEST_F(Bits, DoNotDependOnReducerTransportBucketsOverlapWorkersRecomputation) {
   // Each variant moves several switches; the soak test moves them one by one.
   const std::vector<Variant> variants = {
-      {"tiny_buckets",
-       {{"dist", {{"bucket_mb", 0.001}}}, {"data", {{"workers", 0}}}, {"train", {{"threads", 2}}}}},
+      {"tiny_buckets", {{"dist", {{"bucket_mb", 0.001}}}, {"data", {{"workers", 0}}}}},
       {"afterwards", {{"dist", {{"overlap", false}}}, {"data", {{"workers", 3}}}}},
       {"mpi",
        {{"dist", {{"bucket_mb", 0.05}}}, {"train", {{"recompute", "block"}}}},
@@ -56,7 +55,6 @@ TEST_F(Bits, SoakEachSwitchAlone) {
       {"bucketed", {}},
       {"tiny_buckets", {{"dist", {{"bucket_mb", 0.001}}}}},
       {"afterwards", {{"dist", {{"overlap", false}}}}},
-      {"threads_3", {{"train", {{"threads", 3}}}}},
       {"workers_0", {{"data", {{"workers", 0}}}}},
       {"workers_3", {{"data", {{"workers", 3}}}}},
       {"recompute", {{"train", {{"recompute", "block"}}}}},
