@@ -1,8 +1,8 @@
 // What our own matrix product is made of: a block of its sums held in registers, and both bf16
-// factors copied into the order in which that block reads them, as fp32. Where a processor has no
-// matrix unit, fp32 is the fastest that it can do: its dot product of bf16 pairs runs at half the
-// rate of the fp32 multiply-add (88 and 178 GFLOP/s of a core, measured by the instruction on a
-// Xeon with AVX-512). Products of bf16 are exact in fp32. Read next: product.h.
+// factors copied into the order in which that block reads them, as fp32. Without a matrix unit that
+// is the fastest known here: the instruction for dot products of bf16 pairs runs at half the rate
+// of the fp32 multiply-add (88 and 178 GFLOP/s of a core, a Xeon with AVX-512), and not every
+// processor has it. Products of bf16 are exact in fp32. Read next: product.h.
 #pragma once
 
 #include "core/cpu/rows.h"
