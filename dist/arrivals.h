@@ -1,6 +1,6 @@
 // Memory of the device for parts that arrive, from the communication thread's allocator: in the
 // order of its stream, so it may be given back when what reads it is queued. Read next:
-// device_communicator.cpp.
+// host_staged.cpp.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Read next: host_staged.cpp.
+// Read next: arrivals.h.
 #include "dist/device_communicator.h"
 
 #include <cstdlib>

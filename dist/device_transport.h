@@ -1,6 +1,6 @@
 // How parts of windows get from device to device. DeviceCommunicator calls from one thread, all
 // ranks in the same order; what arrives is there when the lane's stream has come so far. Two kinds:
-// through the host (host_staged.cpp) and NCCL. Read next: device_communicator.h.
+// through the host (host_staged.cpp) and NCCL. Read next: device_communicator.cpp.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // Parts of device windows by way of the host: read down into a window of the host's communicator,
 // which is pinned, so that the device writes to it by itself; exchanged there; and written up from
 // what its reader is shown, through pinned slots (core/cuda/memory.h), because what a reader is
-// shown ends with its call. Read next: device_communicator.cpp.
+// shown ends with its call. Read next: nccl/nccl_transport.cpp.
 #include "dist/device_transport.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 // anything goes to another: then only sends, receives and broadcasts are used, so no algorithm of
 // NCCL's decides about bits. The communicator is non-blocking, so that a peer that is gone or stuck
 // can be given up, at the start as well. MPI only carries the id. Read next:
-// ../device_communicator.cpp.
+// ../transport.h.
 #include <cuda_runtime.h>
 #include <nccl.h>
 
