@@ -1,4 +1,4 @@
-// A tensor as gemm's operand, for the libraries that multiply. Read next: cpu/gemm.cpp.
+// A tensor as gemm's operand, for what multiplies. Read next: cpu/gemm.cpp.
 #pragma once
 
 #include <algorithm>

@@ -202,10 +202,11 @@ void run_rank(LocalWorld& world, int rank, std::unique_ptr<Transport> transport,
 }
 
 std::string last_words(const LocalWorld& world) {
-  // A lone rank needs no name.
-  return world.memory.size() == 1
-             ? world.failure->message
-             : fmt::format("[rank {}] {}", world.failure->rank, world.failure->message);
+  // A lone rank needs no name, nor does an error that all ranks were told with the name of one.
+  const std::string& message = world.failure->message;
+  return world.memory.size() == 1 || message.starts_with("rank ")
+             ? message
+             : fmt::format("[rank {}] {}", world.failure->rank, message);
 }
 
 // Returns when all ranks have. After a failure that may never be: a thread that hangs in its own

@@ -41,7 +41,8 @@ struct MemoryModel {
 
 // The peak on the rank with the largest shards: the model's states, and what this implementation
 // adds while it works: padding, buckets in flight, gathered units, residuals, momenta, norms; with
-// several hosts, or on devices, the memory in which parts arrive.
+// several hosts, or on devices, the memory in which parts arrive. Not what a kernel takes while it
+// runs: on a CPU a bf16 product packs factors into up to 40 MB, with the head's long gradient.
 MemoryBytes memory_plan(const DistConfig& config, const MemoryModel& model, const Topology& where,
                         SumOrder order, int64_t micro_steps, double optimizer_bytes_per_element,
                         double momentum = 0);

@@ -249,13 +249,13 @@ bool has_bound(const Config& config, const Communicator& communicator) {
 }
 
 void run(const StepOptions& options, Config config, Communicator& communicator) {
-  const bool first = communicator.rank() == 0;
-  if (first) check_json(options.json);
   const int apart = has_bound(config, communicator) ? options.apart : 0;
   if (options.link_mbit > 0 && apart == 0)
     fail(Exit::usage,
          "[bench step] --link-mbit is for the bound of the overlap, which needs several ranks, "
          "train.device cpu, dist.overlap, dist.reducer bucketed and --apart; leave it out");
+  const bool first = communicator.rank() == 0;
+  if (first) check_json(options.json);
   const bool parameters_travel = config.dist.zero_stage > 0;
   const std::vector<Use> plan = plan_steps(options, apart, parameters_travel);
   config.train.steps = std::ssize(plan);

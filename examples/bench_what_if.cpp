@@ -64,11 +64,13 @@ void add_codecs(Answers& answers, Communicator& communicator, const Config& conf
       static_cast<double>(config.dist.reduced() ? accumulation(config, communicator.size()) : 1);
   for (const CodecEntry& entry : codec_table()) {
     const CodecOptions options{.ratio = compression.ratio};
-    if (entry.make(options)->lossless()) continue;
+    const double share = replica.compressed_by(entry.name);
+    if (entry.make(options)->lossless() || share == 0) continue;
     const std::vector<double> then = replica.bucket_link_bytes(entry.name);
-    answers.add(fmt::format("dist.compression.codec {}", entry.name),
-                with_gradients_scaled(report.trace, ratios(then, now)), report.bytes_per_ms,
-                exchanges * encode_ms(communicator, entry.name, options, sizeof(float) * elements));
+    answers.add(
+        fmt::format("dist.compression.codec {}", entry.name),
+        with_gradients_scaled(report.trace, ratios(then, now)), report.bytes_per_ms,
+        exchanges * encode_ms(communicator, entry.name, options, sizeof(float) * elements * share));
   }
 }
 
@@ -104,7 +106,8 @@ void print_what_if(const std::vector<WhatIf>& answers) {
                answer.tokens_per_s(), answer.tokens_per_s() / answers[0].tokens_per_s(),
                1e-6 * answer.link_bytes);
   fmt::print(
-      "no line for: codec rows, any with any_world or where one ran; a larger batch where every "
+      "no line for: codec rows, one that would compress nothing, any with any_world or where one "
+      "ran; a larger batch where every "
       "micro batch is exchanged or gathered for (accumulate reduced, zero_stage 3)\n");
 }
 

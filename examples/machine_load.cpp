@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -13,12 +14,15 @@
 #include <sstream>
 #include <vector>
 
+#include "core/plural.h"
+
 namespace lockstep {
 
 namespace {
 
 // Below this share of the cores, and of one core, others do not matter.
 constexpr double kSmallShare = 0.1;
+constexpr double kShortest_s = 0.5;  // the system counts in ticks of 10 ms
 
 std::string file_text(const char* path) {
   std::ostringstream text;
@@ -62,14 +66,15 @@ ProcessorTime parse_processor_time(const std::string& stat) {
 
 std::string load_warning(const ProcessorTime& machine, double own, double seconds,
                          const std::string& host) {
-  const double cores = (machine.busy + machine.stolen + machine.idle) / seconds;
+  if (seconds < kShortest_s) return {};
+  const double cores = std::round((machine.busy + machine.stolen + machine.idle) / seconds);
   const double others = std::max(0.0, machine.busy - own) / seconds;
   const double stolen = machine.stolen / seconds, idle = machine.idle / seconds;
   if (others + stolen < kSmallShare * std::max(1.0, cores) || idle > others + stolen) return {};
   return fmt::format(
-      "busy machine: on host {} other programs had {:.1f} and other guests {:.1f} of {:.0f} cores "
+      "busy machine: on host {} other programs had {:.1f} and other guests {:.1f} of {} "
       "meanwhile; on a quiet one the figures would be better",
-      host, others, stolen, cores);
+      host, others, stolen, plural(static_cast<int64_t>(cores), "core"));
 }
 
 MachineLoad::MachineLoad()

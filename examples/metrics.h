@@ -1,6 +1,6 @@
 // Metrics: what one step of training did and cost, and the file that keeps it, one JSON object per
-// line. Where the figures come from is told by who fills them in (replica.cpp, trainer.cpp).
-// Read next: run_log.h, for what people read.
+// line. Where the figures come from is told by who fills them in (step_account.cpp,
+// trainer_report.cpp). Read next: run_log.h, for what people read.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Which rank the others wait for. Every step each rank tells how long it took until its gradients
 // were complete, so that a slow host, a neighbour on its cores or a slow disk has a name. Read
-// next: replica.cpp, which measures; trainer.cpp, which warns.
+// next: step_account.cpp, which measures; trainer_report.cpp, which warns.
 #pragma once
 
 #include <set>
@@ -34,7 +34,7 @@ class RankTimes {
 
   // Which rank keeps the others waiting, by how much and with what. Of the steps since it last had
   // enough of them, 20, to judge; then it forgets them. Empty unless the same rank was the last in
-  // four of five and is slower than the others by more than a tenth. Once per rank.
+  // nine of ten and is slower than the others by more than a tenth. Once per rank.
   std::string warning(const Topology& where);
 
  private:

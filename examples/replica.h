@@ -66,6 +66,8 @@ class Replica {
   // By formula, for the rank with the most; of any stage, to compare.
   MemoryBytes memory_plan(int zero_stage) const;
   WireBytes wire_plan() const;
+  // The share of the gradients' elements that this codec would encode.
+  double compressed_by(const std::string& codec) const;
   // By formula, what each bucket's gradients put on a link with that codec.
   std::vector<double> bucket_link_bytes(const std::string& codec) const;
 

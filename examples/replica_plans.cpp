@@ -4,6 +4,15 @@
 
 namespace lockstep {
 
+namespace {
+
+DistConfig with_codec(DistConfig dist, const std::string& codec) {
+  dist.compression.codec = codec;
+  return dist;
+}
+
+}  // namespace
+
 // A tied embedding's gradient begins with the head's.
 MemoryModel Replica::memory_model() const {
   MemoryModel model{parameters_, unit_of_, {}, config_.train.device == "cuda"};
@@ -27,11 +36,15 @@ WireBytes Replica::wire_plan() const {
                              accumulation_);
 }
 
+double Replica::compressed_by(const std::string& codec) const {
+  return lockstep::wire_plan(with_codec(config_.dist, codec), memory_model(), communicator_.size(),
+                             sum_order(), accumulation_)
+      .compressed;
+}
+
 std::vector<double> Replica::bucket_link_bytes(const std::string& codec) const {
-  DistConfig dist = config_.dist;
-  dist.compression.codec = codec;
-  return lockstep::bucket_link_bytes(dist, memory_model(), communicator_.topology(), sum_order(),
-                                     accumulation_);
+  return lockstep::bucket_link_bytes(with_codec(config_.dist, codec), memory_model(),
+                                     communicator_.topology(), sum_order(), accumulation_);
 }
 
 }  // namespace lockstep

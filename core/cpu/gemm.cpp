@@ -19,6 +19,8 @@ void check_types(const Tensor& a, const Tensor& b, const Tensor& out) {
   for (const Tensor* t : {&a, &b, &out})
     check(t->dtype() == DType::f32 || t->dtype() == DType::bf16,
           "[gemm] {} operand; f32 and bf16 are right", name_of(t->dtype()));
+  check(a.dtype() == b.dtype(), "[gemm] a {}, b {}; the types must be equal, cast one",
+        to_string(a), to_string(b));
 }
 
 void scale(float factor, int64_t n, float* x) {
@@ -34,6 +36,12 @@ void add_bias(const Source& bias, int64_t column, int64_t n, float* x) {
   for (int64_t i = 0; i < n; ++i) x[i] += b[i];
 }
 
+// What is stored is what goes on being computed with, as if it had been read back.
+void round_to_bf16(int64_t n, float* x) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = to_float(to_bf16(x[i]));
+}
+
 // The product of two matrices whose results, each [m, width] without gaps, are `touched`.
 template <class Run, class... Touched>
 void multiply_plain(const Tensor& a, const Tensor& b, Run&& run, const Touched&... touched) {
@@ -45,16 +53,19 @@ void multiply_plain(const Tensor& a, const Tensor& b, Run&& run, const Touched&.
   multiply({operand(a, from, 0), operand(b, by, 0), from.rows, width, from.columns, finish});
 }
 
-// For fp32 oneDNN is up to a tenth faster than ours, for bf16 0.6 times as fast unless the
-// processor has a matrix unit.
+// For fp32 oneDNN was up to a tenth faster than our product made for it. For bf16 it is 0.6 times
+// as fast, unless the processor has a matrix unit or rows are so few that copying b costs more than
+// multiplying.
 bool by_onednn(const Tensor& a) {
-  static const bool matrix_unit = onednn_has_matrix_unit();
-  return matrix_unit || a.dtype() == DType::f32;
+  static const Bf16Products bf16 = onednn_bf16();
+  constexpr int64_t few_rows = 64;
+  return a.dtype() == DType::f32 || bf16 == Bf16Products::fast ||
+         (bf16 == Bf16Products::slow && a.dim(-2) < few_rows);
 }
 
 // oneDNN keeps only the last result; an empty product is not multiplied at all.
-bool in_two_passes(const Tensor& a) {
-  return by_onednn(a) || a.numel() == 0;
+bool in_two_passes(const Tensor& a, const Tensor& b) {
+  return by_onednn(a) || a.numel() == 0 || b.numel() == 0;
 }
 
 }  // namespace
@@ -91,7 +102,7 @@ void CpuBackend::gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmO
 
 void CpuBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias, const Unary& gelu,
                            Tensor& pre, Tensor& y) {
-  if (in_two_passes(a)) {
+  if (in_two_passes(a, b)) {
     gemm(a, b, pre, {.bias = bias});
     return unary(gelu, pre, y);
   }
@@ -102,6 +113,7 @@ void CpuBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias,
       [&](const auto& fn) {
         const auto run = [&](int64_t row, int64_t column, int64_t n, float* x) {
           if (bias) add_bias(bias_source, column, n, x);
+          round_to_bf16(n, x);
           pre_sink.write(x, row * width + column, n);
           const auto f = fn;
 #pragma omp simd
@@ -115,7 +127,7 @@ void CpuBackend::gemm_gelu(const Tensor& a, const Tensor& b, const Tensor* bias,
 
 void CpuBackend::gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& gelu,
                                 const Tensor& pre, Tensor& dpre, Tensor* db, bool accumulate_db) {
-  if (in_two_passes(a)) {
+  if (in_two_passes(a, b)) {
     gemm(a, b, dpre, {});
     return gelu_bias_grad(gelu, pre, dpre, dpre, db, accumulate_db);
   }
@@ -127,6 +139,7 @@ void CpuBackend::gemm_gelu_grad(const Tensor& a, const Tensor& b, const Unary& g
       [&](const auto& fn) {
         const auto run = [&](int64_t row, int64_t column, int64_t n, float* x) {
           alignas(64) float buffer[tile_columns];
+          round_to_bf16(n, x);
           const float* p = pre_source.read(row * width + column, n, buffer);
           float* sum = sums.partial(row) + column;
           if (row % rows_per_piece == 0) std::fill_n(sum, n, 0.0f);

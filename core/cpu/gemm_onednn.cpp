@@ -121,8 +121,13 @@ Plan& plan_for(const Matrix& a, const Matrix& b, const Matrix& out, const GemmOp
 
 }  // namespace
 
-bool onednn_has_matrix_unit() {
-  return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx;
+Bf16Products onednn_bf16() {
+  const auto has = [all = static_cast<unsigned>(dnnl::get_effective_cpu_isa())](dnnl::cpu_isa isa) {
+    const auto bits = static_cast<unsigned>(isa);
+    return (all & bits) == bits;
+  };
+  if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Products::fast;
+  return has(dnnl::cpu_isa::avx512_core) ? Bf16Products::slow : Bf16Products::none;
 }
 
 void onednn_gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options) {

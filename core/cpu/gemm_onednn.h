@@ -5,8 +5,10 @@
 
 namespace lockstep {
 
-// Whether this processor has a unit that multiplies matrices of bf16 (AMX).
-bool onednn_has_matrix_unit();
+// What oneDNN makes of bf16 on this processor: fast with a unit that multiplies matrices (AMX),
+// slow with AVX-512 alone, and nothing without that.
+enum class Bf16Products { none, slow, fast };
+Bf16Products onednn_bf16();
 
 // As Backend::gemm, for nothing empty. The bits may depend on the number of threads.
 void onednn_gemm(const Tensor& a, const Tensor& b, Tensor& out, const GemmOptions& options);

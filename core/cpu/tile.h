@@ -1,6 +1,7 @@
-// Products and transposes of small fp32 tiles that stay in cache: what attention is made of.
+// Products and transposes of small fp32 tiles that stay in cache: what attention is made of,
+// and the vectors of every product.
 // Written with the compiler's vector extension, 16 floats at a time; rows of every tile are
-// multiples of 16 floats and 64-byte aligned. Read next: attention.cpp.
+// multiples of 16 floats and 64-byte aligned. Read next: block.h.
 #pragma once
 
 #include <cstdint>

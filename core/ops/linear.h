@@ -18,7 +18,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 Tensor linear_gelu(const Tensor& x, const Tensor& w, const Tensor& b, GeluKind kind);
 
 // linear(linear_gelu(x, w1, b1), w2, b2), with the same bits on the CPU. As one op the gradient of
-// gelu belongs to the product before it, which GPUs compute together.
+// gelu belongs to the product before it, and may be computed with it.
 Tensor mlp_gelu(const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
                 const Tensor& b2, GeluKind kind);
 

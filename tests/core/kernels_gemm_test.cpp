@@ -104,6 +104,44 @@ TEST(KernelsGemm, ProductsOfManyTiles) {
   }
 }
 
+// One pass has the bits of a product and what follows it, whichever of the two a processor takes.
+TEST(KernelsGemm, FusedGeluHasTheBitsOfTwoPasses) {
+  if (&backend() != &cpu_backend()) GTEST_SKIP() << "a device's library fuses as it likes";
+  const Unary gelu = GeluTanh();
+  for (DType t : {DType::f32, DType::bf16})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{200, 437}, {9, 30}, {70, 0}, {0, 5}}) {
+      const Tensor a = random_tensor({m, 33}, t, 1), b = random_tensor({33, n}, t, 2);
+      const Tensor bias = random_tensor({n}, t, 3), before = random_tensor({m, n}, t, 4);
+      Tensor pre = Tensor::empty({m, n}, t), y = Tensor::empty({m, n}, t);
+      Tensor pre2 = Tensor::empty({m, n}, t), y2 = Tensor::empty({m, n}, t);
+      Tensor db = Tensor::empty({n}), db2 = Tensor::empty({n});
+      backend().gemm_gelu(a, b, &bias, gelu, pre, y);
+      backend().gemm(a, b, pre2, {.bias = &bias});
+      backend().unary(gelu, pre2, y2);
+      EXPECT_EQ(bytes(pre), bytes(pre2));
+      EXPECT_EQ(bytes(y), bytes(y2));
+      backend().gemm_gelu_grad(a, b, gelu, before, y, &db, false);
+      backend().gemm(a, b, pre2, {});
+      backend().gelu_bias_grad(gelu, before, pre2, y2, &db2, false);
+      EXPECT_EQ(bytes(y), bytes(y2));
+      EXPECT_EQ(bytes(db), bytes(db2));
+    }
+}
+
+// A gradient of a vocabulary's length must not pack all of the head's weights at once.
+TEST(KernelsGemm, ScratchIsBounded) {
+  if (&backend() != &cpu_backend()) GTEST_SKIP() << "a device's workspace is its library's";
+  Allocator allocator(host_memory());
+  AllocatorScope scope(allocator);
+  const Tensor a = Tensor::zeros({64, 50304}, DType::bf16);
+  const Tensor b = Tensor::zeros({50304, 400}, DType::bf16);
+  Tensor out = Tensor::empty({64, 400});
+  allocator.reset_peak();
+  const int64_t before = allocator.stats().total();
+  backend().gemm(a, b, out, {});
+  EXPECT_LT(allocator.stats().total_peak - before, int64_t{40 + num_threads()} << 20);
+}
+
 // Where oneDNN multiplies bf16 it must say the same; here it can, everywhere.
 TEST(KernelsGemm, OneDnnAgreesToo) {
   for (DType out : {DType::f32, DType::bf16})

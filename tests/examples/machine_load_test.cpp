@@ -27,6 +27,11 @@ TEST(MachineLoad, QuietUnlessOthersTookWhatWasThere) {
             "busy machine: on host a other programs had 0.9 and other guests 0.1 of 2 cores "
             "meanwhile; on a quiet one the figures would be better");
   EXPECT_NE(load_warning({.busy = 17, .stolen = 3, .idle = 0}, 17, 10, "a"), "");
+  // Two ticks more or less would be a core more or less.
+  EXPECT_EQ(load_warning({.busy = 0.1, .stolen = 0, .idle = 0.02}, 0.04, 0.04, "a"), "");
+  EXPECT_NE(
+      load_warning({.busy = 10, .stolen = 0, .idle = 0}, 5, 10, "a").find("of 1 core meanwhile"),
+      std::string::npos);
 }
 
 // Ranks of one process count its time once: else a busy neighbour would be hidden by it.
