@@ -109,7 +109,7 @@ TEST_F(Shards, SoakWhatCodecsLeftOutIsReshardedOrDroppedAndTheLogSaysSo) {
   trained("run", until(3, merged(ranks(2, 2), codec("int8"))));
   expect_logged("run", "on 4 ranks is summed up on 2");
   trained("run", until(4, ranks(2, 2)));
-  expect_logged("run", "is dropped: they have no error feedback now");
+  expect_logged("run", "is dropped: nothing makes up for it without error feedback");
   expect_logged("run", "dist.compression.codec was \"int8\" and is \"none\" now; bits may differ");
   trained("run", until(5, merged(ranks(2, 2), codec("sign"))));
   expect_logged("run", "starts from zero: the checkpoint has none");
