@@ -6,7 +6,7 @@
 // are fp32 or bf16 (all of one call the same unless typed here); arithmetic and sums are fp32. "T_"
 // marks that activation type. An output called d* is a gradient: with `accumulate` the kernel adds
 // to it, without, it writes every element. Gradients of parameters (dw, db, dtable) are always
-// fp32. Results never depend on the number of threads. Read next: ops/README.md, cpu/README.md.
+// fp32. Threads change no result but some of oneDNN's. Read next: ops/README.md, cpu/README.md.
 #pragma once
 
 #include <cstdint>

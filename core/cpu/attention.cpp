@@ -20,10 +20,6 @@ constexpr int64_t strip = lanes;
 // A head's rows lie a page apart. Waiting for them was a sixth of the time.
 constexpr int rows_ahead = 4;  // with every four rows of a product
 
-int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 // A tile of one head's queries, or of its keys at the same positions.
 struct Place {
   int64_t b, head, first, rows;

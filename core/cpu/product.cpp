@@ -17,14 +17,6 @@ constexpr int64_t small_rows = rows_per_piece;
 constexpr int64_t a_row = depth + lanes, a_column = tile_rows + lanes;  // not powers of two apart
 constexpr int64_t slab_floats = int64_t{2} << 20;
 
-int64_t pieces(int64_t n, int64_t piece) {
-  return (n + piece - 1) / piece;
-}
-
-int64_t round_up(int64_t n, int64_t multiple) {
-  return pieces(n, multiple) * multiple;
-}
-
 // The rows of a product: large tiles first, small ones last, so that no thread waits long.
 class RowTiles {
  public:

@@ -13,6 +13,14 @@ constexpr int64_t lanes = 16;
 typedef float Lanes __attribute__((vector_size(lanes * sizeof(float)), may_alias));
 typedef int32_t LaneIndices __attribute__((vector_size(lanes * sizeof(int32_t))));
 
+constexpr int64_t pieces(int64_t n, int64_t piece) {
+  return (n + piece - 1) / piece;
+}
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return pieces(n, multiple) * multiple;
+}
+
 // A factor read one element at a time: element (i, p) is at data[i * row_step + p * column_step],
 // so its transpose costs nothing.
 struct Factor {
